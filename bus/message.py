@@ -1,0 +1,57 @@
+"""A request as an agent sees it, and the channel it answers on."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One A2A request, checked for form and not for authority.
+
+    `operation` is the A2A method name (A2A 1.0, section 5.3), `body` the exact bytes that were sent and
+    `payload` the JSON object in them. `message_id` is the idempotency key. `deadline` is Unix time in seconds.
+    `caller` is the broker's user that published it, when the broker vouched for it. `headers` holds the other
+    `a2a-*` service parameters, lower case.
+    """
+
+    agent: str
+    operation: str
+    message_id: str
+    body: bytes
+    payload: Mapping[str, Any]
+    deadline: float | None = None
+    authorization: str | None = field(default=None, repr=False)
+    caller: str | None = None
+    tenant: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+    redelivered: bool = False
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Reply(Protocol):
+    """The caller's correlated channel."""
+
+    async def send(self, body: Mapping[str, Any] | bytes, *, final: bool = True) -> None:
+        """Send one response object, JSON or its encoded bytes; `final` marks the last one."""
+
+
+Agent = Callable[[Request, Reply], Awaitable[None]]
+"""Anything that answers requests. It sends exactly one final reply or raises; a `BusError` is answered as it is,
+any other exception as an internal error without details."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsigned:
+    """A request about to be sent, for the hook that vouches for it; `expires` is Unix time in seconds."""
+
+    agent: str
+    operation: str
+    message_id: str
+    body: bytes
+    expires: float
+
+
+Authorize = Callable[[Unsigned], str]
+"""Returns the value of the `a2a-authorization` header for one attempt of one request."""

@@ -1,0 +1,77 @@
+"""What a skill declares about itself, and what a caller may rely on before calling it."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+
+class _Declaration(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Effect(_Declaration):
+    """One brokered action a skill may plan: the triple that a grant is compared with.
+
+    `cost` counts calls; it is what one run takes from the budget of (`name`, `scope`).
+    """
+
+    name: str = Field(min_length=1)
+    scope: str = Field(min_length=1)
+    cost: int = Field(default=1, ge=0)
+
+
+class Risk(_Declaration):
+    """Risk metadata, shown in listings and used by a host's policy.
+
+    The defaults are the conservative ones that an unknown third-party skill gets.
+    """
+
+    read_only: bool = False
+    external_egress: bool = True
+    irreversible: bool = True
+    sensitivity: str = "unknown"
+    idempotent: bool = False
+
+
+class Contract(_Declaration):
+    """The contract of a skill: everything about it but its code.
+
+    `id` is the tool's id, the A2A skill id and the MCP tool name. `access` is what a session's grants are
+    asked for to see and call the skill (None: no grant is needed); `effects` are the triples that its plan
+    may name. `deadline` is the longest that the handler may run, in seconds. `repeatable` says that running
+    the effect again after a crash, in the same place, is harmless. `output_mode` is the media type of the
+    answer: `application/json` is one data part; `text/plain` is one text part, the output's `text` member.
+    """
+
+    id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")
+    title: str = Field(min_length=1)
+    description: str = Field(min_length=1)
+    tags: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any]
+    access: Effect | None = None
+    effects: tuple[Effect, ...] = ()
+    deadline: float = Field(default=10.0, gt=0, le=86_400)
+    repeatable: bool = False
+    worktree: bool = False
+    output_mode: Literal["application/json", "text/plain"] = "application/json"
+    risk: Risk = Risk()
+
+    @field_validator("input_schema", "output_schema")
+    @classmethod
+    def _an_object_schema(cls, schema: dict[str, Any]) -> dict[str, Any]:
+        if schema.get("type") != "object":
+            raise ValueError('a schema must have "type": "object"')
+        return schema
+
+    @model_validator(mode="after")
+    def _effects_need_access(self) -> "Contract":
+        if self.effects and self.access is None:
+            raise ValueError("a skill with effects must name the access that a grant has to give")
+        return self
+
+    @property
+    def admits(self) -> tuple[str, ...]:
+        """The argument names of the input schema, in declared order."""
+        return tuple(self.input_schema.get("properties", {}))
