@@ -1,0 +1,234 @@
+"""The ledger: what was granted, what was spent, what was begun, what came of it, and the log that proves it."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import func, select, update
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from . import schema
+from .grants import Grant
+from .records import Object, World, genesis
+from .sessions import Session
+from .settlement import Claim, Closing, Receipt, Reservation, insert_missing, receipt_of
+from .writer import Writer
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """A stored entry beside what the ledger says of its call; the latter is None where the call's row is missing."""
+
+    episode: str
+    index: int
+    hash: str
+    encoded: bytes
+    task_id: str
+    message_id: str | None
+    session: str | None
+    skill: str | None
+    fingerprint: str | None
+    effect: str | None
+    scope: str | None
+    state: str | None
+    outcome: str | None
+    output_ref: str | None
+    closed_at: float | None
+
+
+class Ledger:
+    """One database of sessions, spend, calls, objects and entries.
+
+    Any number of processes may open the same one. `reserve` and `commit` are gathered with those of other calls
+    into one transaction, so that many calls share one write to the disk; each returns when it is durable.
+    """
+
+    def __init__(self, engine: AsyncEngine) -> None:
+        self._engine = engine
+        self._reader = engine.execution_options(skillbus_read_only=True)
+        self._writer = Writer(engine)
+
+    @classmethod
+    async def open(cls, url: str) -> "Ledger":
+        """Open the ledger at `url` (see `schema.open_engine`), and make its tables when they are missing."""
+        engine = schema.open_engine(url)
+        try:
+            await schema.create_tables(engine)
+        except BaseException:
+            await engine.dispose()
+            raise
+        return cls(engine)
+
+    async def close(self) -> None:
+        """Finish what was handed in, then close every connection."""
+        await self._writer.close()
+        await self._engine.dispose()
+
+    async def __aenter__(self) -> "Ledger":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # calls
+
+    async def reserve(self, claim: Claim) -> Reservation:
+        """Write a call's intent and take its cost, or say why not. Raises IdempotencyConflict, Unauthenticated, Unavailable."""
+        result: Reservation = await self._writer.submit(claim)
+        return result
+
+    async def commit(self, closing: Closing) -> Receipt:
+        """Write a call's outcome, objects and log entry; the receipt of an earlier commit if there is one.
+
+        Raises IdempotencyConflict, Unauthenticated, Unavailable, and Fenced when another worker took the call over.
+        """
+        result: Receipt = await self._writer.submit(closing)
+        return result
+
+    async def renew(self, owner: str, lease_until: float) -> None:
+        """Extend the lease on every call that `owner` has open."""
+        open_calls = (schema.calls.c.owner == owner) & schema.calls.c.state.is_(None)
+        async with self._engine.begin() as connection:
+            await connection.execute(update(schema.calls).where(open_calls).values(lease_until=lease_until))
+
+    async def receipt(self, task_id: str) -> Receipt | None:
+        """What came of a call, or None while nothing has."""
+        async with self._read() as connection:
+            query = select(schema.calls, schema.objects.c.payload).join(
+                schema.objects, schema.objects.c.ref == schema.calls.c.output_ref
+            )
+            row = (await connection.execute(query.where(schema.calls.c.task_id == task_id))).mappings().first()
+        return None if row is None else receipt_of(row, row["payload"])
+
+    async def open_calls(self, episode: str) -> int:
+        """How many calls of an episode have an intent and no outcome."""
+        table = schema.calls
+        query = select(func.count()).where((table.c.episode == episode) & table.c.state.is_(None))
+        async with self._read() as connection:
+            return int((await connection.execute(query)).scalar_one())
+
+    # sessions
+
+    async def add_session(self, session: Session) -> None:
+        """Keep a session; its episode begins here if it is new."""
+        world = genesis(session.episode)
+        async with self._engine.begin() as connection:
+            start = {
+                "id": session.episode,
+                "revision": 0,
+                "state_root": world.state_root,
+                "log_head": world.log_head,
+            }
+            await connection.execute(insert_missing(connection, schema.episodes), [start])
+            await connection.execute(
+                schema.sessions.insert().values(
+                    id=session.id,
+                    public_key=session.public_key,
+                    episode=session.episode,
+                    created_at=session.created_at,
+                    expires_at=session.expires_at,
+                )
+            )
+            rows = [
+                {"session": session.id, "position": position, "effect": grant.effect, "scope": grant.scope,
+                 "budget": grant.budget, "expires_at": grant.expires_at}
+                for position, grant in enumerate(session.grants)
+            ]  # fmt: skip
+            await connection.execute(schema.grants.insert(), rows)
+
+    async def session(self, session_id: str) -> Session | None:
+        found = await self._sessions(schema.sessions.c.id == session_id)
+        return found[0] if found else None
+
+    async def list_sessions(self, *, episode: str | None = None) -> list[Session]:
+        """Every session, newest first, or those of one episode."""
+        return await self._sessions(schema.sessions.c.episode == episode if episode else None)
+
+    async def revoke(self, *, now: int, session_id: str | None = None, episode: str | None = None) -> list[str]:
+        """End a session, or all of an episode; the ids of those that this call ended."""
+        table = schema.sessions
+        which = table.c.id == session_id if session_id is not None else table.c.episode == episode
+        async with self._engine.begin() as connection:
+            alive = which & table.c.revoked_at.is_(None)
+            ids = list((await connection.execute(select(table.c.id).where(alive))).scalars())
+            await connection.execute(update(table).where(table.c.id.in_(ids)).values(revoked_at=now))
+        return ids
+
+    async def _sessions(self, where: Any) -> list[Session]:
+        query = select(schema.sessions).order_by(schema.sessions.c.created_at.desc(), schema.sessions.c.id)
+        if where is not None:
+            query = query.where(where)
+        async with self._read() as connection:
+            rows = (await connection.execute(query)).all()
+            held: dict[str, list[Grant]] = {row.id: [] for row in rows}
+            wanted = schema.grants.c.session.in_(held) if where is not None else schema.grants.c.session.is_not(None)
+            for g in await connection.execute(
+                select(schema.grants).where(wanted).order_by(schema.grants.c.session, schema.grants.c.position)
+            ):
+                if g.session in held:
+                    held[g.session].append(Grant(g.effect, g.scope, g.budget, g.expires_at))
+        return [
+            Session(r.id, r.public_key, r.episode, tuple(held[r.id]), r.created_at, r.expires_at, r.revoked_at)
+            for r in rows
+        ]
+
+    # what an episode has used, and its log
+
+    async def spent(self, episode: str) -> dict[tuple[str, str], int]:
+        """What an episode has used up, by (effect, scope)."""
+        async with self._read() as connection:
+            rows = await connection.execute(select(schema.spend).where(schema.spend.c.episode == episode))
+            return {(row.effect, row.scope): row.spent for row in rows}
+
+    async def debits(self, episode: str) -> dict[tuple[str, str], int]:
+        """What the calls of an episode took, by (effect, scope), added up from their intents."""
+        call = schema.calls.c
+        query = select(call.effect, call.scope, func.sum(call.cost)).where(
+            (call.episode == episode) & call.effect.is_not(None)
+        )
+        async with self._read() as connection:
+            rows = (await connection.execute(query.group_by(call.effect, call.scope))).all()
+        return {(effect, scope): int(total) for effect, scope, total in rows}
+
+    async def world(self, episode: str) -> World | None:
+        """Where an episode's chain stands, or None for an episode that never was."""
+        async with self._read() as connection:
+            row = (await connection.execute(select(schema.episodes).where(schema.episodes.c.id == episode))).first()
+        return None if row is None else World(row.revision, row.state_root, row.log_head)
+
+    async def entries(
+        self, *, episode: str | None = None, after: int = 0, last: int | None = None, task_id: str | None = None
+    ) -> list[LogEntry]:
+        """Log entries in the order they were written: those past index `after`, or only the `last` of them."""
+        log, call = schema.entries.c, schema.calls.c
+        query = select(
+            log.episode, log.entry_index, log.hash, log.encoded, log.task_id,
+            call.message_id, call.session, call.skill, call.fingerprint, call.effect, call.scope, call.state,
+            call.outcome, call.output_ref, call.closed_at,
+        ).join(schema.calls, call.task_id == log.task_id, isouter=True)  # fmt: skip
+        query = query.where(log.entry_index > after)
+        if episode is not None:
+            query = query.where(log.episode == episode)
+        if task_id is not None:
+            query = query.where(log.task_id == task_id)
+        order = [log.entry_index] if episode is not None else [call.closed_at, log.episode, log.entry_index]
+        query = query.order_by(*(column.desc() for column in order)).limit(last) if last else query.order_by(*order)
+        async with self._read() as connection:
+            found = [LogEntry(*row) for row in await connection.execute(query)]
+        return found[::-1] if last else found
+
+    async def objects(self, refs: Sequence[str]) -> dict[str, Object]:
+        """The stored objects among `refs`, as they are stored: nothing is verified here."""
+        found: dict[str, Object] = {}
+        async with self._read() as connection:
+            for start in range(0, len(refs), 500):
+                query = select(schema.objects).where(schema.objects.c.ref.in_(refs[start : start + 500]))
+                for row in await connection.execute(query):
+                    found[row.ref] = Object(row.semantic_id, row.payload)
+        return found
+
+    @asynccontextmanager
+    async def _read(self) -> AsyncIterator[AsyncConnection]:
+        async with self._reader.connect() as connection:
+            yield connection

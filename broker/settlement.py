@@ -1,0 +1,357 @@
+"""What happens inside one transaction: intents are reserved, outcomes committed, chains extended.
+
+A transaction locks the episodes it touches, reads what its operations need, decides each of them in the order
+they came, and writes everything at the end. It runs the same on SQLite and on PostgreSQL.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from sqlalchemy import Table, bindparam, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Connection
+
+from bus import IdempotencyConflict, Unauthenticated, Unavailable
+from skills import Effect
+
+from . import schema
+from .grants import Decision, decide
+from .records import Entry, Object, World, after
+from .sessions import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Which call it is. `task_id` derives from the episode and the message id; `fingerprint` from what was asked."""
+
+    session: Session
+    skill: str
+    message_id: str
+    task_id: str
+    context_id: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Ask for leave to run a call's effect.
+
+    `abandoned` says that an open intent found for this call can't have a living owner, since the claimant holds
+    the lock that an owner would hold. `now` is Unix seconds; grants see whole ones.
+    """
+
+    call: Call
+    effect: Effect
+    request: Object
+    objects: Sequence[Object]
+    owner: str
+    now: float
+    lease_until: float
+    abandoned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """Leave to run. `recovered` says that an earlier owner may have run the effect already."""
+
+    epoch: int
+    budget_before: int
+    request_ref: str
+    recovered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Another worker is running this call; its lease ends at `until`."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What came of a call. `epoch` is that of its reservation, None for a call that needed none."""
+
+    call: Call
+    epoch: int | None
+    now: float
+    state: str
+    outcome: str
+    output: Object
+    record: Object
+    objects: Sequence[Object]
+    transition_fn: str
+    interpreter: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A committed call. `output` is the exact bytes of its output object; `replayed` says that it was there before."""
+
+    episode: str
+    task_id: str
+    context_id: str
+    message_id: str
+    skill: str
+    state: str
+    outcome: str
+    entry_index: int
+    output_ref: str
+    output: bytes
+    closed_at: float
+    metadata: Mapping[str, Any]
+    replayed: bool = False
+
+
+Reservation = Reserved | Denied | Busy | Receipt
+Operation = Claim | Closing
+
+
+class Fenced(Exception):
+    """Another worker took the call over while this one was running it."""
+
+
+def insert_missing(connection: Any, table: Table) -> Any:
+    """An INSERT that leaves rows alone whose key is there already."""
+    dialect = {"sqlite": sqlite, "postgresql": postgresql}[connection.dialect.name]
+    return dialect.insert(table).on_conflict_do_nothing()
+
+
+def receipt_of(row: Mapping[str, Any], output: bytes) -> Receipt:
+    """The receipt in a row of `calls` that has an outcome, and the payload of its output object."""
+    names = ("episode", "task_id", "context_id", "message_id", "skill", "state", "outcome", "entry_index", "output_ref")
+    kept = {name: row[name] for name in names}
+    return Receipt(
+        **kept, output=output, closed_at=row["closed_at"], metadata=json.loads(row["metadata"]), replayed=True
+    )
+
+
+class Transaction:
+    """The working set of one transaction over some operations."""
+
+    def __init__(self, connection: Connection, operations: Sequence[Operation]) -> None:
+        self._connection = connection
+        calls = [operation.call for operation in operations]
+        self._worlds = self._locked_worlds(sorted({call.session.episode for call in calls}))
+        self._revoked = self._revocations({call.session.id for call in calls})
+        self._rows, self._outputs = self._known_calls({call.task_id for call in calls})
+        reserving = {o.call.session.episode for o in operations if isinstance(o, Claim)}
+        self._spent = self._spending(reserving)
+        self._receipts: dict[str, Receipt] = {}
+        self._objects: dict[str, Object] = {}
+        self._opened: dict[str, dict[str, Any]] = {}
+        self._taken_over: list[dict[str, Any]] = []
+        self._closed: list[dict[str, Any]] = []
+        self._entries: list[dict[str, Any]] = []
+        self._moved: set[str] = set()
+        self._debited: set[tuple[str, str, str]] = set()
+
+    # operations
+
+    def run(self, operation: Operation) -> Reservation:
+        """Decide one operation on what the earlier ones left. Raises BusError or Fenced, and has then changed nothing."""
+        return self._reserve(operation) if isinstance(operation, Claim) else self._commit(operation)
+
+    def _reserve(self, claim: Claim) -> Reservation:
+        call, effect = claim.call, claim.effect
+        settled = self._settled(call)
+        if settled is not None:
+            return settled
+        self._check_alive(call.session, claim.now)
+        row = self._open_row(call)
+        if row is not None:
+            if not claim.abandoned and row["lease_until"] > claim.now:
+                return Busy(row["lease_until"])
+            row |= {"owner": claim.owner, "lease_until": claim.lease_until, "epoch": row["epoch"] + 1}
+            self._taken_over.append(row)
+            return Reserved(row["epoch"], row["budget_before"], row["request_ref"], recovered=True)
+        episode = call.session.episode
+        spent = {(name, scope): used for (where, name, scope), used in self._spent.items() if where == episode}
+        decision = decide(call.session.grants, effect, int(claim.now), spent)
+        if not decision.allowed:
+            return Denied(decision)
+        budget = (episode, effect.name, effect.scope)
+        self._spent[budget] = self._spent.get(budget, 0) + effect.cost
+        self._debited.add(budget)
+        row = self._new_row(call, claim.now)
+        row |= {
+            "effect": effect.name,
+            "scope": effect.scope,
+            "cost": effect.cost,
+            "budget_before": decision.budget_before,
+            "request_ref": claim.request.ref,
+            "owner": claim.owner,
+            "epoch": 1,
+            "lease_until": claim.lease_until,
+        }
+        self._opened[call.task_id] = self._rows[call.task_id] = row
+        self._keep(claim.request, *claim.objects)
+        return Reserved(1, decision.budget_before, claim.request.ref)
+
+    def _commit(self, closing: Closing) -> Receipt:
+        call = closing.call
+        settled = self._settled(call)
+        row = self._open_row(call)
+        if settled is not None:
+            return settled
+        if closing.epoch is None:
+            if row is not None:
+                raise Unavailable("another worker is running this call", metadata={"retryAfterMs": "1000"})
+            self._check_alive(call.session, closing.now)
+            row = self._opened[call.task_id] = self._rows[call.task_id] = self._new_row(call, closing.now)
+        elif row is None or row["epoch"] != closing.epoch:
+            raise Fenced(call.task_id)
+        episode = call.session.episode
+        world = self._worlds[episode]
+        entry = Entry(
+            world.revision + 1, closing.transition_fn, closing.interpreter, world.log_head, closing.record.ref
+        )
+        self._worlds[episode] = after(world, entry, closing.output.ref)
+        self._moved.add(episode)
+        self._entries.append(
+            {
+                "episode": episode,
+                "entry_index": entry.index,
+                "hash": entry.hash,
+                "encoded": entry.encode(),
+                "task_id": call.task_id,
+            }
+        )
+        row |= {
+            "state": closing.state,
+            "outcome": closing.outcome,
+            "entry_index": entry.index,
+            "output_ref": closing.output.ref,
+            "metadata": json.dumps(dict(closing.metadata)),
+            "closed_at": closing.now,
+        }
+        self._closed.append(row)
+        self._keep(closing.output, closing.record, *closing.objects)
+        receipt = Receipt(
+            episode, call.task_id, row["context_id"], call.message_id, call.skill, closing.state, closing.outcome,
+            entry.index, closing.output.ref, closing.output.payload, closing.now, closing.metadata,
+        )  # fmt: skip
+        self._receipts[call.task_id] = receipt
+        return receipt
+
+    # what is known
+
+    def _settled(self, call: Call) -> Receipt | None:
+        row = self._rows.get(call.task_id)
+        if row is None:
+            return None
+        if row["fingerprint"] != call.fingerprint or row["message_id"] != call.message_id:
+            raise IdempotencyConflict
+        if row["state"] is None:
+            return None
+        fresh = self._receipts.get(call.task_id)
+        return replace(fresh, replayed=True) if fresh else receipt_of(row, self._outputs[row["output_ref"]])
+
+    def _open_row(self, call: Call) -> dict[str, Any] | None:
+        row = self._rows.get(call.task_id)
+        return row if row is not None and row["state"] is None else None
+
+    def _check_alive(self, session: Session, now: float) -> None:
+        revoked = self._revoked.get(session.id, 0)
+        if revoked is not None or int(now) > session.expires_at:
+            raise Unauthenticated("the session has expired or was revoked")
+
+    @staticmethod
+    def _new_row(call: Call, now: float) -> dict[str, Any]:
+        row: dict[str, Any] = dict.fromkeys(column.name for column in schema.calls.columns)
+        return row | {
+            "task_id": call.task_id,
+            "episode": call.session.episode,
+            "message_id": call.message_id,
+            "context_id": call.context_id,
+            "session": call.session.id,
+            "skill": call.skill,
+            "fingerprint": call.fingerprint,
+            "cost": 0,
+            "epoch": 0,
+            "opened_at": now,
+        }
+
+    def _keep(self, *objects: Object) -> None:
+        for kept in objects:
+            self._objects.setdefault(kept.ref, kept)
+
+    # reading
+
+    def _locked_worlds(self, episodes: Sequence[str]) -> dict[str, World]:
+        query = select(schema.episodes).where(schema.episodes.c.id.in_(episodes)).order_by(schema.episodes.c.id)
+        rows = self._connection.execute(query.with_for_update())
+        return {row.id: World(row.revision, row.state_root, row.log_head) for row in rows}
+
+    def _revocations(self, ids: set[str]) -> dict[str, int | None]:
+        table = schema.sessions
+        rows = self._connection.execute(select(table.c.id, table.c.revoked_at).where(table.c.id.in_(ids)))
+        return {row.id: row.revoked_at for row in rows}
+
+    def _known_calls(self, ids: set[str]) -> tuple[dict[str, dict[str, Any]], dict[str, bytes]]:
+        query = select(schema.calls).where(schema.calls.c.task_id.in_(ids))
+        rows = {row["task_id"]: dict(row) for row in self._connection.execute(query).mappings()}
+        refs = {row["output_ref"] for row in rows.values() if row["output_ref"]}
+        if not refs:
+            return rows, {}
+        stored = schema.objects.c
+        found = self._connection.execute(select(stored.ref, stored.payload).where(stored.ref.in_(refs)))
+        return rows, {row.ref: row.payload for row in found}
+
+    def _spending(self, episodes: set[str]) -> dict[tuple[str, str, str], int]:
+        if not episodes:
+            return {}
+        query = select(schema.spend).where(schema.spend.c.episode.in_(episodes))
+        return {(row.episode, row.effect, row.scope): row.spent for row in self._connection.execute(query)}
+
+    # writing
+
+    def flush(self) -> None:
+        """Write everything that the operations decided."""
+        if self._objects:
+            rows = [{"ref": r, "semantic_id": o.semantic_id, "payload": o.payload} for r, o in self._objects.items()]
+            self._connection.execute(insert_missing(self._connection, schema.objects), rows)
+        if self._opened:
+            self._connection.execute(schema.calls.insert(), list(self._opened.values()))
+        changed = [row for row in self._taken_over + self._closed if row["task_id"] not in self._opened]
+        if changed:
+            names = ("owner", "lease_until", "epoch", "state", "outcome", "entry_index", "output_ref", "metadata", "closed_at")
+            statement = schema.calls.update().where(schema.calls.c.task_id == bindparam("key"))
+            statement = statement.values({name: bindparam(f"new_{name}") for name in names})
+            rows = [{"key": row["task_id"], **{f"new_{name}": row[name] for name in names}} for row in changed]
+            self._connection.execute(statement, rows)
+        if self._entries:
+            self._connection.execute(schema.entries.insert(), self._entries)
+        if self._debited:
+            self._write_spend()
+        if self._moved:
+            statement = schema.episodes.update().where(schema.episodes.c.id == bindparam("key"))
+            statement = statement.values(
+                {name: bindparam(f"new_{name}") for name in ("revision", "state_root", "log_head")}
+            )
+            rows = []
+            for episode in sorted(self._moved):
+                w = self._worlds[episode]
+                rows.append(
+                    {"key": episode, "new_revision": w.revision, "new_state_root": w.state_root, "new_log_head": w.log_head}
+                )
+            self._connection.execute(statement, rows)
+
+    def _write_spend(self) -> None:
+        dialect = {"sqlite": sqlite, "postgresql": postgresql}[self._connection.dialect.name]
+        statement = dialect.insert(schema.spend)
+        statement = statement.on_conflict_do_update(
+            index_elements=["episode", "effect", "scope"], set_={"spent": statement.excluded.spent}
+        )
+        rows = [
+            {"episode": episode, "effect": effect, "scope": scope, "spent": self._spent[episode, effect, scope]}
+            for episode, effect, scope in sorted(self._debited)
+        ]
+        self._connection.execute(statement, rows)
