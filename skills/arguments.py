@@ -1,0 +1,53 @@
+"""Strict arguments: nothing unknown is ignored, nothing is coerced, and every refusal has its one text."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .errors import Refused
+
+
+class Arguments:
+    """The arguments of one call of `tool`, which admits only the keys `admits`.
+
+    Made and read in the order of a tool's own checks: the first check that fails raises Refused with its text.
+    """
+
+    def __init__(self, tool: str, admits: Sequence[str], given: Any) -> None:
+        if not isinstance(given, Mapping):
+            raise Refused("arguments must be a JSON object")
+        for key in given:
+            if key not in admits:
+                raise Refused(f'unknown argument "{legible(key)}"; {tool} admits only: {", ".join(admits)}')
+        self._given = given
+
+    def text(self, name: str) -> str:
+        """A required string."""
+        if name not in self._given:
+            raise Refused(f'missing required argument "{name}"')
+        return self._string(name)
+
+    def optional_text(self, name: str) -> str | None:
+        """A string or None where it is left out; null is not left out."""
+        return self._string(name) if name in self._given else None
+
+    def _string(self, name: str) -> str:
+        value = self._given[name]
+        if not isinstance(value, str):
+            raise Refused(f'argument "{name}" must be a string')
+        return value
+
+
+def check_path(path: str) -> None:
+    """Raise Refused unless `path` is relative, not empty, without a `..` segment or a leading `-`."""
+    if path in ("", "..") or path.startswith(("/", "-", "../")) or path.endswith("/..") or "/../" in path:
+        rule = 'it must be relative and non-empty, with no ".." segment and no leading "-"'
+        raise Refused(f'path "{legible(path)}" refused: {rule}')
+
+
+def legible(text: str) -> str:
+    """The text with lone surrogates spelled out (`\\ud800`), so that it can be encoded as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text

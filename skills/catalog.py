@@ -1,0 +1,163 @@
+"""The skills of this host: packs are loaded whole or not at all."""
+
+import importlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from .skill import Skill
+
+GROUP = "skillbus.packs"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PackContext:
+    """What a pack is told when it is loaded: the `[tools]` table of the configuration, and the environment."""
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+
+PackFactory = Callable[[PackContext], Iterable[Skill]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A named group of skills from one source, the `module:attribute` that made it."""
+
+    name: str
+    source: str
+    skills: tuple[Skill, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a pack was left out."""
+
+    pack: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"pack {self.pack!r} is left out: {self.reason}"
+
+
+class Catalog:
+    """Skills by id, in the byte order of their ids.
+
+    `packs` were taken; `problems` tells of each that was not. An id belongs to the pack that came first.
+    """
+
+    def __init__(self) -> None:
+        self._skills: dict[str, Skill] = {}
+        self._packs: list[Pack] = []
+        self._problems: list[Problem] = []
+
+    @classmethod
+    def load(
+        cls,
+        context: PackContext,
+        *,
+        installed: bool = True,
+        only: Collection[str] | None = None,
+        named: Iterable[str] = (),
+    ) -> "Catalog":
+        """The skills of all packs that are `installed`, then of those `named` as `module:attribute`.
+
+        Installed packs register under the entry point group `skillbus.packs`; `only` leaves just those with these
+        names. This distribution's packs come first, so that no other takes their ids.
+        """
+        catalog = cls()
+        points = sorted(entry_points(group=GROUP), key=_rank) if installed else []
+        points = [point for point in points if only is None or point.name in only]
+        points += [EntryPoint(name, name, GROUP) for name in named]
+        loaded: set[str] = set()
+        for point in points:
+            if point.value not in loaded:
+                loaded.add(point.value)
+                catalog._load(point, context)
+        return catalog
+
+    def add(self, name: str, skills: Iterable[Skill], *, source: str = "code") -> bool:
+        """Take a pack, whole; False, and one more problem, if it can't be taken."""
+        try:
+            members = tuple(skills)
+        except Exception as error:
+            return self._leave_out(name, _text(error))
+        reason = self._refusal(members)
+        if reason is not None:
+            return self._leave_out(name, reason)
+        pack = Pack(name, source, members)
+        self._packs.append(pack)
+        self._skills = dict(
+            sorted(
+                (*self._skills.items(), *((skill.id, skill) for skill in pack.skills)),
+                key=lambda item: item[0].encode(),
+            )
+        )
+        return True
+
+    @property
+    def packs(self) -> tuple[Pack, ...]:
+        return tuple(self._packs)
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        return tuple(self._problems)
+
+    def get(self, skill_id: str) -> Skill | None:
+        return self._skills.get(skill_id)
+
+    def __contains__(self, skill_id: object) -> bool:
+        return skill_id in self._skills
+
+    def __iter__(self) -> Iterator[Skill]:
+        return iter(self._skills.values())
+
+    def __len__(self) -> int:
+        return len(self._skills)
+
+    def _load(self, point: EntryPoint, context: PackContext) -> None:
+        module, _, attribute = point.value.partition(":")
+        try:
+            factory: Any = importlib.import_module(module)
+            for name in attribute.split("."):
+                factory = getattr(factory, name)
+            skills = factory(context)
+        except (Exception, SystemExit) as error:
+            self._leave_out(point.name, _text(error))
+        else:
+            self.add(point.name, skills, source=point.value)
+
+    def _refusal(self, members: tuple[Any, ...]) -> str | None:
+        ids: set[str] = set()
+        for skill in members:
+            if not isinstance(skill, Skill):
+                return f"it holds {type(skill).__name__}, which is not a Skill"
+            if skill.id in ids:
+                return f"it holds two skills with the id {skill.id!r}"
+            ids.add(skill.id)
+            if skill.contract.effects and skill.handler is None:
+                return f"the skill {skill.id!r} has effects and no handler"
+            for other in self._packs:
+                if any(skill.id == taken.id for taken in other.skills):
+                    return f"the id {skill.id!r} is taken by the pack {other.name!r}"
+        return None
+
+    def _leave_out(self, name: str, reason: str) -> bool:
+        problem = Problem(name, reason)
+        self._problems.append(problem)
+        log.warning("%s", problem)
+        return False
+
+
+def _rank(point: EntryPoint) -> tuple[bool, str, str]:
+    ours = point.value.partition(":")[0].partition(".")[0] == __package__
+    return not ours, point.name, point.value
+
+
+def _text(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

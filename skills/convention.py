@@ -1,0 +1,49 @@
+"""The calling convention of a transition: one JSON text in, the plan or the finish phase's output out."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+from .arguments import legible
+from .plan import Plan
+from .skill import Planner
+
+
+def enter(tool: str, plan: Planner, text: str) -> Mapping[str, Any]:
+    """What `tool`, which has no finish phase, answers to `{"phase": …, "args": …}`: a plan, or a refusal.
+
+    Of duplicate members the first counts.
+    """
+    try:
+        given = json.loads(text, object_pairs_hook=_first, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        return _refusal(f"the input is not JSON: {error}")
+    if not isinstance(given, dict):
+        return _refusal("the input is not a JSON object")
+    phase = given.get("phase")
+    admitted = ("phase", "args", "results") if phase == "finish" else ("phase", "args")
+    for key in given:
+        if key not in admitted:
+            return _refusal(f'input key "{legible(key)}" is not part of calling convention v2')
+    if phase not in ("plan", "finish"):
+        return _refusal('phase must be "plan" or "finish"')
+    if "args" not in given:
+        return _refusal("the input carries no args")
+    if phase == "finish":
+        return {"ok": False, "refused": f"{tool} has no finish phase"}
+    return plan(given["args"]).as_json()
+
+
+def _refusal(message: str) -> Mapping[str, Any]:
+    return Plan.refuse(message).as_json()
+
+
+def _first(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in members:
+        found.setdefault(key, value)
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
