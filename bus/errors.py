@@ -5,7 +5,7 @@ A2A's own errors keep their codes (A2A 1.0, section 5.4) and JSON-RPC's theirs. 
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 A2A_DOMAIN = "a2a-protocol.org"
@@ -144,6 +144,39 @@ class AgentNotFound(SkillNotFound):
     default = "no such agent on this broker"
 
 
+class TransportError(Unavailable):
+    """The broker did not take or keep what was given to it. One that an agent lets through travels as `Unavailable`."""
+
+    default = "the broker is not available now"
+
+
+class ConnectionLost(TransportError):
+    """The connection is gone; what was sent on it and not confirmed may or may not have arrived."""
+
+    default = "the connection to the broker is lost"
+
+
+class Rejected(TransportError):
+    """The broker refused a message: the queue is full, or could not store it. The message is nowhere."""
+
+    default = "the queue takes no more messages now"
+
+
+class Unroutable(TransportError):
+    """A mandatory message had no queue to go to. The message is nowhere."""
+
+    default = "no queue takes this message"
+
+
+class Refused(TransportError):
+    """The broker will not have it, however often it is asked.
+
+    Wrong credentials, a missing permission, a vhost that is not there, a queue that exists with other arguments.
+    """
+
+    default = "the broker refuses"
+
+
 ERRORS: dict[int, type[BusError]] = {
     kind.code: kind
     for kind in (
@@ -167,7 +200,7 @@ def from_json(body: Mapping[str, Any]) -> BusError:
             found = detail.get("metadata")
             if isinstance(found, Mapping):
                 metadata = {str(key): str(value) for key, value in found.items()}
-    kind = ERRORS.get(cast(int, code)) if isinstance(code, int) else None
+    kind = ERRORS.get(code) if isinstance(code, int) else None
     if kind is None:
         return InternalError(f"error {code}: {message}", metadata=metadata)
     return kind(message, metadata=metadata)

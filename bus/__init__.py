@@ -1,0 +1,119 @@
+"""A2A over AMQP 0-9-1: call any agent through RabbitMQ, serve any agent from a RabbitMQ queue.
+
+    async with await bus.serve("amqp://…", "echo", agent) as server: ...
+    async with await bus.connect("amqp://…") as client:
+        response = await client.send("echo", {"role": "ROLE_USER", "parts": [{"text": "hello"}]})
+
+Knows nothing of skills, grants or tools. This module is the map: all that is public stands here.
+"""
+
+from bus.client import Client, ClientStats, Retry, connect
+from bus.driver import Driver
+from bus.errors import (
+    ERRORS,
+    AgentNotFound,
+    BudgetExhausted,
+    BusError,
+    ConnectionLost,
+    ContentTypeNotSupported,
+    DeadlineExceeded,
+    ExtendedCardNotConfigured,
+    ExtensionSupportRequired,
+    GrantDenied,
+    IdempotencyConflict,
+    InternalError,
+    InvalidAgentResponse,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    ParseError,
+    PushNotificationNotSupported,
+    Refused,
+    Rejected,
+    RetriesExhausted,
+    SandboxUnavailable,
+    SkillNotFound,
+    TaskNotCancelable,
+    TaskNotFound,
+    TransportError,
+    Unauthenticated,
+    Unavailable,
+    Unroutable,
+    UnsupportedOperation,
+    VersionNotSupported,
+    from_json,
+)
+from bus.limits import Limits
+from bus.link import Backoff, Patience, State
+from bus.memory import MemoryBroker
+from bus.message import Agent, Authorize, Reply, Request, Unsigned
+from bus.names import BINDING, MEDIA_TYPE, OPERATIONS, VERSION, Names
+from bus.server import Server, ServerStats, serve
+from bus.target import Target
+
+__all__ = [  # noqa: RUF022 - in the order a reader needs them
+    # Serving an agent
+    "serve",
+    "Server",
+    "ServerStats",
+    "Agent",
+    "Request",
+    "Reply",
+    # Calling an agent
+    "connect",
+    "Client",
+    "ClientStats",
+    "Retry",
+    "Authorize",
+    "Unsigned",
+    # Where the broker is, and how much and how long
+    "Target",
+    "Driver",
+    "MemoryBroker",
+    "Limits",
+    "Patience",
+    "Backoff",
+    "State",
+    # The binding
+    "BINDING",
+    "VERSION",
+    "MEDIA_TYPE",
+    "OPERATIONS",
+    "Names",
+    # Errors: the root, the table and the way back from the wire
+    "BusError",
+    "ERRORS",
+    "from_json",
+    # Errors of A2A and JSON-RPC
+    "InternalError",
+    "ParseError",
+    "InvalidRequest",
+    "MethodNotFound",
+    "InvalidParams",
+    "TaskNotFound",
+    "TaskNotCancelable",
+    "PushNotificationNotSupported",
+    "UnsupportedOperation",
+    "ContentTypeNotSupported",
+    "InvalidAgentResponse",
+    "ExtendedCardNotConfigured",
+    "ExtensionSupportRequired",
+    "VersionNotSupported",
+    # Errors of this binding
+    "Unauthenticated",
+    "GrantDenied",
+    "SkillNotFound",
+    "AgentNotFound",
+    "DeadlineExceeded",
+    "IdempotencyConflict",
+    "SandboxUnavailable",
+    "Unavailable",
+    "BudgetExhausted",
+    "RetriesExhausted",
+    # Errors of the transport, which stay on this side
+    "TransportError",
+    "ConnectionLost",
+    "Refused",
+    "Rejected",
+    "Unroutable",
+]

@@ -1,0 +1,364 @@
+"""The calling side: one request, one answer, over as many attempts and connections as that takes."""
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+from bus import deadline as deadlines
+from bus import topology, wire
+from bus.driver import Connection, Driver, Incoming
+from bus.errors import (
+    AgentNotFound,
+    BusError,
+    ConnectionLost,
+    DeadlineExceeded,
+    InvalidParams,
+    Rejected,
+    Unavailable,
+    Unroutable,
+)
+from bus.limits import Limits
+from bus.link import Link, Patience, State
+from bus.message import Authorize, Unsigned
+from bus.names import FINAL, SEND_MESSAGE, Names, check_agent
+from bus.pending import Call, Pending
+from bus.target import APP_ID, Target, driver_for
+
+_NO_HEADERS: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """When a call is sent again under the same message id, in seconds.
+
+    No reply within `first_reply` of an attempt, then a pause of `pause`, doubled each time and varied by `spread`,
+    and the next attempt, `attempts` in all. An agent that does not know a message id again should be called with
+    `attempts=1`; a lost connection sends again even so, because nobody else knows what became of the request.
+    """
+
+    attempts: int = 3
+    first_reply: float = 15.0
+    pause: float = 1.0
+    spread: float = 0.2
+
+    def wait(self, resends: int) -> float:
+        """How long after an attempt the next one follows."""
+        chance = random.uniform(1 - self.spread, 1 + self.spread)  # noqa: S311 - spreads load, guards nothing
+        return self.first_reply + self.pause * 2.0**resends * chance
+
+
+@dataclass(slots=True)
+class ClientStats:
+    """Counts since the client was made, and the calls that are pending now.
+
+    `resent` are attempts after the first. `late` are replies that nobody waits for any more. `losses` are lost
+    connections.
+    """
+
+    calls: int = 0
+    resent: int = 0
+    late: int = 0
+    losses: int = 0
+    pending: int = 0
+
+
+async def connect(
+    target: Target,
+    *,
+    authorize: Authorize | None = None,
+    prefix: str = "a2a",
+    limits: Limits | None = None,
+    retry: Retry | None = None,
+    patience: Patience | None = None,
+) -> "Client":
+    """A client of the agents on a broker: an `amqp://` or `amqps://` URL, or a `MemoryBroker`.
+
+    `authorize` gives the value of the authorization header for each attempt of each request. Raises `Refused` when
+    the broker will not have this user, `ConnectionLost` when it can't be reached within the patience.
+    """
+    client = Client(
+        driver_for(target), Names(prefix), authorize, limits or Limits(), retry or Retry(), patience or Patience()
+    )
+    await client.start()
+    return client
+
+
+class Client:
+    """Calls agents. Made by `connect`, closed by `close` or as an async context manager.
+
+    Any number of calls can be under way at once; they share two connections, one to send and one to listen.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        names: Names,
+        authorize: Authorize | None,
+        limits: Limits,
+        retry: Retry,
+        patience: Patience,
+    ) -> None:
+        self._driver = driver
+        self._names = names
+        self._authorize = authorize
+        self._limits = limits
+        self._retry = retry
+        self._pending = Pending()
+        self._stats = ClientStats()
+        self._reply_queue = ""
+        self._number = count(1)
+        self._origin = uuid4().hex
+        self._requests = Link(
+            driver, f"{APP_ID} client requests", self._set_requests_up, patience=patience, on_up=self._resume
+        )
+        self._replies = Link(
+            driver,
+            f"{APP_ID} client replies",
+            self._set_replies_up,
+            patience=patience,
+            on_up=self._resume,
+            on_down=self._replies_lost,
+        )
+
+    async def start(self) -> None:
+        """Connect. `bus.connect` has done it already."""
+        try:
+            await self._replies.start()
+            await self._requests.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    @property
+    def state(self) -> State:
+        """What the client can do at the moment."""
+        return State.worse(self._requests.state, self._replies.state)
+
+    def stats(self) -> ClientStats:
+        """A copy of the counts."""
+        losses = self._requests.losses + self._replies.losses
+        return replace(self._stats, pending=len(self._pending), losses=losses)
+
+    async def ready(self) -> None:
+        """Wait until both connections are there. Raises `ConnectionLost` when the client is closed."""
+        await self._requests.ready()
+        await self._replies.ready()
+
+    async def send(
+        self,
+        agent: str,
+        message: Mapping[str, Any],
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        configuration: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        timeout: float = 60.0,
+    ) -> dict[str, Any]:
+        """Send a message to an agent (A2A 1.0, section 3.1.1) and return its `SendMessageResponse`.
+
+        A message without a `messageId` gets a fresh one; one that has it is the same message however often it is
+        sent. Raises as `request` does.
+        """
+        message_id = message.get("messageId") or uuid4().hex
+        body: dict[str, Any] = {"message": {**message, "messageId": message_id}}
+        if configuration is not None:
+            body["configuration"] = configuration
+        if metadata is not None:
+            body["metadata"] = metadata
+        return await self.request(agent, SEND_MESSAGE, body, message_id=message_id, headers=headers, timeout=timeout)
+
+    async def request(
+        self,
+        agent: str,
+        operation: str,
+        body: Mapping[str, Any] | bytes,
+        *,
+        message_id: str | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        timeout: float = 60.0,
+    ) -> dict[str, Any]:
+        """Call one operation of an agent (A2A 1.0, section 5.3) and return its response object.
+
+        `message_id` is the idempotency key, `headers` further service parameters (`a2a-extensions`, `traceparent`),
+        `timeout` seconds over all attempts. Raises the error that the agent answered with, and by itself:
+        `AgentNotFound` when nobody serves such an agent; `Unavailable` when its queue is full or the broker takes no
+        messages; `DeadlineExceeded`, with `local` in the metadata, when no answer came in time; `ConnectionLost` when
+        the client is closed; `InvalidParams` or `InvalidRequest` for what may not be sent.
+        """
+        call = self._new_call(agent, operation, body, message_id, headers, timeout)
+        self._stats.calls += 1
+        self._pending.add(call)
+        try:
+            if self._up:
+                self._attempt(call)
+            else:
+                self._set_timer(call, timeout)
+            return await call.result
+        finally:
+            self._pending.remove(call)
+
+    async def close(self) -> None:
+        """Close the connections; calls that are pending fail with `ConnectionLost`."""
+        for call in self._pending:
+            call.fail(ConnectionLost("the client was closed before the answer came"))
+        await asyncio.gather(self._requests.close(), self._replies.close())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def _up(self) -> bool:
+        able = (State.CONNECTED, State.BLOCKED)
+        return self._requests.state in able and self._replies.state in able
+
+    def _new_call(
+        self,
+        agent: str,
+        operation: str,
+        body: Mapping[str, Any] | bytes,
+        message_id: str | None,
+        headers: Mapping[str, str],
+        timeout: float,
+    ) -> Call:
+        if not 0 < timeout <= self._limits.horizon:
+            raise InvalidParams(f"a timeout is more than 0 and at most {self._limits.horizon:g} s")
+        if self.state is State.CLOSED:
+            raise ConnectionLost("the client is closed")
+        if self._requests.state is State.BLOCKED:
+            # Waiting here would only hide from the caller that the broker is in distress.
+            raise Unavailable("the broker takes no messages now", metadata={"retryAfterMs": "5000"})
+        encoded = wire.encode(body)
+        message_id = message_id or uuid4().hex
+        wire.check_request(operation, message_id, encoded, headers, self._limits)
+        loop = asyncio.get_running_loop()
+        return Call(
+            check_agent(agent),
+            operation,
+            encoded,
+            message_id,
+            headers,
+            deadline=deadlines.after(time.time(), timeout),
+            expires=loop.time() + timeout,
+            result=loop.create_future(),
+        )
+
+    def _attempt(self, call: Call) -> None:
+        call.attempts += 1
+        if call.attempts > 1:
+            self._stats.resent += 1
+        try:
+            authorization = self._sign(call)
+        except Exception as error:
+            call.fail(error)
+            return
+        correlation_id = f"{self._origin}-{next(self._number)}"
+        message = wire.request(
+            self._names,
+            call.agent,
+            call.operation,
+            call.body,
+            message_id=call.message_id,
+            address=wire.Address(self._reply_queue, correlation_id),
+            deadline=call.deadline,
+            now=time.time(),
+            user=self._driver.user,
+            app_id=APP_ID,
+            authorization=authorization,
+            headers=call.headers,
+            attempt=call.attempts,
+        )
+        self._pending.attempt(call, correlation_id)
+        call.underway = True
+        call.publishing = published = self._requests.publish(message)
+        published.add_done_callback(lambda done: self._published(call, done))
+        self._set_timer(call, self._retry.wait(call.resends))
+
+    def _sign(self, call: Call) -> str | None:
+        if self._authorize is None:
+            return None
+        return self._authorize(Unsigned(call.agent, call.operation, call.message_id, call.body, call.deadline))
+
+    def _published(self, call: Call, done: "asyncio.Future[None]") -> None:
+        if done.cancelled():
+            return
+        error = done.exception()
+        if error is None:
+            call.uncertain = True
+        elif isinstance(error, ConnectionLost):
+            call.uncertain = True
+            if done is call.publishing:
+                call.underway = False
+        elif call.uncertain:
+            # An earlier attempt may be running: what became of this one says nothing about the call.
+            pass
+        elif isinstance(error, Unroutable):
+            call.fail(AgentNotFound())
+        elif isinstance(error, Rejected):
+            call.fail(Unavailable("the agent's queue is full", metadata={"retryAfterMs": "1000"}))
+        else:
+            call.fail(error)
+
+    def _set_timer(self, call: Call, seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        if call.timer is not None:
+            call.timer.cancel()
+        call.timer = loop.call_at(min(loop.time() + seconds, call.expires), self._overdue, call)
+
+    def _overdue(self, call: Call) -> None:
+        if asyncio.get_running_loop().time() >= call.expires:
+            detail = {"local": "true", "attempts": str(call.attempts)}
+            call.fail(DeadlineExceeded("no answer came before the deadline", metadata=detail))
+        elif call.resends + 1 >= self._retry.attempts:
+            self._set_timer(call, self._limits.horizon)
+        elif self.state is State.CONNECTED:
+            call.resends += 1
+            self._attempt(call)
+        else:
+            self._set_timer(call, self._retry.pause)
+
+    def _resume(self) -> None:
+        if self._up:
+            for call in self._pending:
+                if not call.underway and not call.result.done():
+                    self._attempt(call)
+
+    def _replies_lost(self) -> None:
+        for call in self._pending:
+            call.underway = False
+
+    async def _set_requests_up(self, connection: Connection) -> None:
+        await connection.declare(topology.requests(self._names))
+
+    async def _set_replies_up(self, connection: Connection) -> None:
+        queue = self._names.new_reply_queue(self._driver.user)
+        await connection.declare(topology.replies(queue))
+        await connection.consume(
+            queue,
+            prefetch=0,
+            on_delivery=self._on_reply,
+            on_cancelled=lambda: self._replies.drop("the reply queue is gone"),
+        )
+        if not await connection.consumers(queue):
+            raise ConnectionLost("the reply queue has no consumer")
+        self._reply_queue = queue
+
+    def _on_reply(self, message: Incoming) -> None:
+        call = self._pending.find(message.properties.correlation_id)
+        if call is None:
+            self._stats.late += 1
+        elif message.properties.headers.get(FINAL) is True:
+            try:
+                call.succeed(wire.read_reply(message, self._limits))
+            except BusError as error:
+                call.fail(error)

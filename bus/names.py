@@ -1,0 +1,108 @@
+"""Every name of the binding: its URI, the operations, exchanges, queues, headers, and the rules for users' names."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from uuid import uuid4
+
+from bus.errors import InvalidParams
+
+BINDING = "urn:skillbus:a2a-binding:amqp-0-9-1:v1"
+"""`protocolBinding` of an agent card's interface (A2A 1.0, section 5.8)."""
+
+VERSION = "1.0"
+"""The A2A version that this binding speaks (A2A 1.0, section 3.6)."""
+
+MEDIA_TYPE = "application/a2a+json"
+MEDIA_TYPES = frozenset({MEDIA_TYPE, "application/json"})
+"""What a receiver takes; a sender always writes the first."""
+
+SEND_MESSAGE = "SendMessage"
+
+OPERATIONS = frozenset(
+    {
+        SEND_MESSAGE, "SendStreamingMessage", "GetTask", "ListTasks", "CancelTask", "SubscribeToTask",
+        "CreateTaskPushNotificationConfig", "GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs",
+        "DeleteTaskPushNotificationConfig", "GetExtendedAgentCard",
+    }
+)  # fmt: skip
+"""The eleven operations (A2A 1.0, section 5.3), as they stand in the property `type`."""
+
+# Service parameters travel as headers, in lower case (A2A 1.0, section 3.2.6).
+A2A_VERSION = "a2a-version"
+DEADLINE = "a2a-deadline"
+AUTHORIZATION = "a2a-authorization"
+TENANT = "a2a-tenant"
+ATTEMPT = "a2a-attempt"
+SEQUENCE = "a2a-seq"
+FINAL = "a2a-final"
+ERROR = "a2a-error"
+RESPONDER = "a2a-responder"
+TRACEPARENT = "traceparent"
+TRACESTATE = "tracestate"
+
+SET_BY_BINDING = frozenset(
+    {A2A_VERSION, DEADLINE, AUTHORIZATION, TENANT, ATTEMPT, SEQUENCE, FINAL, ERROR, RESPONDER, "a2a-task-id"}
+    | {"a2a-context-id", "a2a-root-task"}
+)
+"""Header names that a caller can't choose."""
+
+SHORT = 255
+"""AMQP's limit on a short string, in bytes: message ids, correlation ids, queue names, routing keys."""
+
+_AGENT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_PREFIX = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
+_REPLY_END = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+@lru_cache(maxsize=1024)
+def check_agent(name: str) -> str:
+    """The name of an agent, which is its routing key and part of its queue's name.
+
+    Raises `InvalidParams` for anything but 1 to 64 characters of `a-z 0-9 . _ -`, the first a letter or digit.
+    """
+    if not _AGENT.fullmatch(name):
+        raise InvalidParams("an agent's name is 1 to 64 characters of a-z 0-9 . _ -, beginning with a letter or digit")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The exchanges and queues under one prefix; users without a vhost of their own choose another than `a2a`."""
+
+    prefix: str = "a2a"
+
+    def __post_init__(self) -> None:
+        if not _PREFIX.fullmatch(self.prefix):
+            raise InvalidParams("a prefix is 1 to 32 characters of a-z 0-9 . _ -, beginning with a letter or digit")
+
+    @property
+    def requests(self) -> str:
+        """The direct exchange for requests; the routing key is the agent's name."""
+        return f"{self.prefix}.requests"
+
+    @property
+    def dead(self) -> str:
+        """The fanout exchange, and the queue behind it, for what could not be answered."""
+        return f"{self.prefix}.dead"
+
+    def queue(self, agent: str) -> str:
+        """The work queue of an agent."""
+        return f"{self.prefix}.q.{check_agent(agent)}"
+
+    def new_reply_queue(self, user: str | None) -> str:
+        """A name for a reply queue that was never used before: it can't collide with a half-dead connection's."""
+        return f"{self.prefix}.reply.{user or 'anonymous'}.{uuid4().hex}"
+
+    def allows_reply_to(self, address: str, user: str | None) -> bool:
+        """Whether a request of `user` may be answered at `address`.
+
+        Only reply queues, and only the sender's own when the broker vouches for the sender: else a client could aim
+        replies at somebody else's queue.
+        """
+        start = f"{self.prefix}.reply."
+        if len(address) > SHORT or not address.startswith(start):
+            return False
+        owner, dot, end = address[len(start) :].rpartition(".")
+        # The end holds no dot, so that the user `a` can't name a queue of the user `a.b`.
+        return bool(dot) and (user is None or owner == user) and _REPLY_END.fullmatch(end) is not None

@@ -1,0 +1,365 @@
+"""The serving side: takes requests from an agent's queue, runs the agent, answers, and only then acknowledges."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+from bus import topology, wire
+from bus.driver import Connection, Consumer, Driver, Incoming, Outgoing
+from bus.errors import (
+    BusError,
+    ConnectionLost,
+    DeadlineExceeded,
+    InternalError,
+    InvalidAgentResponse,
+    InvalidParams,
+    Rejected,
+    Unroutable,
+    UnsupportedOperation,
+)
+from bus.limits import Limits
+from bus.link import Link, Patience, State
+from bus.message import Agent, Request
+from bus.names import Names, check_agent
+from bus.target import APP_ID, Target, driver_for
+
+_log = logging.getLogger(__name__)
+
+SLOTS = 64
+MOST_SLOTS = 2000
+"""The largest prefetch that a quorum queue allows."""
+
+GRACE = 30.0
+"""Seconds that running calls get to end when a server stops."""
+
+_LAST_GRACE = 5.0
+_REPLY_PAUSE = 0.2
+_REPLY_TRIES = 5
+
+
+@dataclass(slots=True)
+class ServerStats:
+    """Counts since the server was made, and the calls that run now.
+
+    `delivered` counts every delivery, `redelivered` those that the broker had delivered before. Each ends in one of:
+    `answered` (with a result), `failed` (with an error that the agent raised), `refused` (with an error before the
+    agent saw it, a deadline that had passed among them), `dead_lettered` (it could not be answered), `requeued` (the
+    server stopped first), `unanswered` (its connection was lost; the redelivery answers). `unheard` replies had no
+    reader any more. `stale` acknowledgements came after their connection was lost. `losses` are lost connections.
+    """
+
+    delivered: int = 0
+    redelivered: int = 0
+    answered: int = 0
+    failed: int = 0
+    refused: int = 0
+    dead_lettered: int = 0
+    requeued: int = 0
+    unanswered: int = 0
+    unheard: int = 0
+    stale: int = 0
+    losses: int = 0
+    running: int = 0
+
+
+async def serve(
+    target: Target,
+    agent_name: str,
+    agent: Agent,
+    *,
+    prefix: str = "a2a",
+    slots: int = SLOTS,
+    instance: str | None = None,
+    limits: Limits | None = None,
+    max_length: int = topology.MAX_LENGTH,
+    patience: Patience | None = None,
+) -> "Server":
+    """Serve an agent from a broker: an `amqp://` or `amqps://` URL, or a `MemoryBroker`.
+
+    Any number of servers may serve one agent; each runs at most `slots` calls at once. `instance` names this one to
+    callers. `max_length` is how many requests may wait in the agent's queue, the same for all of its servers. Raises
+    `Refused` when the broker will not have it, `ConnectionLost` when it can't be reached within the patience.
+    """
+    if not 1 <= slots <= MOST_SLOTS:
+        raise InvalidParams(f"a server has 1 to {MOST_SLOTS} slots")
+    server = Server(
+        driver_for(target),
+        check_agent(agent_name),
+        agent,
+        names=Names(prefix),
+        slots=slots,
+        instance=instance or uuid4().hex[:8],
+        limits=limits or Limits(),
+        max_length=max_length,
+        patience=patience or Patience(),
+    )
+    await server.start()
+    return server
+
+
+class Server:
+    """Serves one agent. Made by `serve`, ended by `stop` or as an async context manager.
+
+    The agent runs in a task of its own for each request, and a lost connection does not end it: its reply still goes
+    out, and the request is delivered and run once more, with `redelivered` set. Whoever must not act twice keeps a
+    ledger by `message_id`.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        agent_name: str,
+        agent: Agent,
+        *,
+        names: Names,
+        slots: int,
+        instance: str,
+        limits: Limits,
+        max_length: int,
+        patience: Patience,
+    ) -> None:
+        self._agent_name = agent_name
+        self._agent = agent
+        self._names = names
+        self._responder = f"{agent_name}/{instance}"
+        self._limits = limits
+        self._max_length = max_length
+        self._prefetch = slots
+        self._slots = asyncio.Semaphore(slots)
+        self._stats = ServerStats()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._consumer: Consumer | None = None
+        self._stopping = False
+        self._closed = asyncio.Event()
+        self._requests = Link(driver, f"{APP_ID} server {agent_name} requests", self._set_up, patience=patience)
+        self._replies = Link(driver, f"{APP_ID} server {agent_name} replies", _nothing_to_set_up, patience=patience)
+
+    async def start(self) -> None:
+        """Connect and begin. `bus.serve` has done it already."""
+        try:
+            await self._replies.start()
+            await self._requests.start()
+        except BaseException:
+            await self.stop(0)
+            raise
+
+    @property
+    def state(self) -> State:
+        """What the server can do at the moment."""
+        return State.CLOSED if self._stopping else State.worse(self._requests.state, self._replies.state)
+
+    def stats(self) -> ServerStats:
+        """A copy of the counts."""
+        losses = self._requests.losses + self._replies.losses
+        return replace(self._stats, running=len(self._tasks), losses=losses)
+
+    async def ready(self) -> None:
+        """Wait until the server is connected and takes requests. Raises `ConnectionLost` when it is stopped."""
+        await self._replies.ready()
+        await self._requests.ready()
+
+    async def stop(self, grace: float = GRACE) -> None:
+        """Take no more requests, let the running ones end within `grace` seconds, give the others back, and close."""
+        if self._stopping:
+            await self._closed.wait()
+            return
+        self._stopping = True
+        try:
+            if self._consumer is not None:
+                await self._consumer.cancel()
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=grace)
+            if self._tasks:
+                for task in self._tasks:
+                    task.cancel()
+                _, deaf = await asyncio.wait(self._tasks, timeout=_LAST_GRACE)
+                for _ in deaf:
+                    _log.error("a call of agent %s does not let itself be cancelled; it is abandoned", self._agent_name)
+        finally:
+            await asyncio.gather(self._requests.close(), self._replies.close())
+            self._closed.set()
+
+    async def wait_closed(self) -> None:
+        """Wait until the server has stopped."""
+        await self._closed.wait()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def _set_up(self, connection: Connection) -> None:
+        if self._stopping:
+            return
+        queue = self._names.queue(self._agent_name)
+        await connection.declare(*topology.agent(self._names, self._agent_name, max_length=self._max_length))
+        self._consumer = await connection.consume(
+            queue,
+            prefetch=self._prefetch,
+            on_delivery=self._on_delivery,
+            on_cancelled=lambda: self._requests.drop("the broker cancelled the consumer"),
+        )
+        if not await connection.consumers(queue):
+            raise ConnectionLost("the agent's queue has no consumer")
+
+    def _on_delivery(self, message: Incoming) -> None:
+        self._stats.delivered += 1
+        if message.redelivered:
+            self._stats.redelivered += 1
+        if self._stopping:
+            self._stats.requeued += 1
+            message.reject(requeue=True)
+            return
+        # Outside of the driver's callback, so that no event of the connection ends a running agent.
+        task = asyncio.create_task(self._handle(message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _handle(self, message: Incoming) -> None:
+        address = wire.return_address(self._names, message.properties)
+        if address is None:
+            # The broker keeps the headers of what it dead-letters, the short-lived authorization among them.
+            self._stats.dead_lettered += 1
+            _log.warning("agent %s: dead-lettered a message that cannot be answered", self._agent_name)
+            message.reject(requeue=False)
+            return
+        try:
+            async with self._slots:
+                settled = await self._answer(message, address)
+        except asyncio.CancelledError:
+            self._stats.requeued += 1
+            message.reject(requeue=True)
+            raise
+        except Exception:
+            _log.exception("agent %s: dead-lettered a message that could not be handled", self._agent_name)
+            self._stats.dead_lettered += 1
+            message.reject(requeue=False)
+            return
+        if settled and not message.ack():
+            self._stats.stale += 1
+
+    async def _answer(self, message: Incoming, address: wire.Address) -> bool:
+        operation = message.properties.type
+        try:
+            request = self._read(message)
+        except BusError as error:
+            settled = await self._publish(message, self._error(address, operation, error))
+            self._stats.refused += settled
+            return settled
+        reply = _Reply(
+            lambda outgoing: self._publish(message, outgoing), address, operation, self._responder, self._limits
+        )
+        problem = await self._run(request, reply)
+        if reply.sent:
+            if problem is not None:
+                _log.error("agent %s: an error after the final reply reached nobody: %s", self._agent_name, problem)
+            self._stats.answered += reply.settled
+            return reply.settled
+        settled = await self._publish(message, self._error(address, operation, problem or InternalError()))
+        self._stats.failed += settled
+        return settled
+
+    def _read(self, message: Incoming) -> Request:
+        now = time.time()
+        request = wire.read_request(self._agent_name, message, self._limits, now)
+        if request.deadline is not None and now > request.deadline + self._limits.skew:
+            raise DeadlineExceeded
+        return request
+
+    async def _run(self, request: Request, reply: "_Reply") -> BusError | None:
+        try:
+            await self._agent(request, reply)
+        except BusError as error:
+            return error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if reply.settled or task is None or not task.cancelling():
+                _log.warning("agent %s: a call was cancelled from within", self._agent_name)
+                return None
+            raise
+        except Exception:
+            _log.exception("agent %s: an agent's call failed", self._agent_name)
+            return None
+        if not reply.sent:
+            _log.error("agent %s: an agent returned without a final reply", self._agent_name)
+        return None
+
+    def _error(self, address: wire.Address, operation: str | None, error: BusError) -> Outgoing:
+        return wire.error_reply(address, operation, error, responder=self._responder)
+
+    async def _publish(self, message: Incoming, reply: Outgoing) -> bool:
+        tries = 0
+        while True:
+            try:
+                await self._replies.publish(reply)
+            except Unroutable:
+                # The caller is gone. The outcome is the agent's to keep.
+                self._stats.unheard += 1
+                return True
+            except ConnectionLost:
+                if message.stale:
+                    self._stats.unanswered += 1
+                    return False
+                await self._replies.ready()
+            except Rejected:
+                tries += 1
+                if tries == _REPLY_TRIES:
+                    self._stats.requeued += 1
+                    message.reject(requeue=True)
+                    return False
+                await asyncio.sleep(_REPLY_PAUSE * tries)
+            else:
+                return True
+
+
+class _Reply:
+    """The channel that an agent answers one request on: see `bus.message.Reply`.
+
+    `sent` tells that the agent has answered, `settled` that the broker has taken the answer.
+    """
+
+    def __init__(
+        self,
+        publish: Callable[[Outgoing], Awaitable[bool]],
+        address: wire.Address,
+        operation: str | None,
+        responder: str,
+        limits: Limits,
+    ) -> None:
+        self._publish = publish
+        self._address = address
+        self._operation = operation
+        self._responder = responder
+        self._limits = limits
+        self.sent = False
+        self.settled = False
+
+    async def send(self, body: Mapping[str, Any] | bytes, *, final: bool = True) -> None:
+        if not final:
+            raise UnsupportedOperation("this operation has one reply")
+        if self.sent:
+            raise RuntimeError("the final reply was sent already")
+        try:
+            encoded = wire.encode(body)
+        except InvalidParams as error:
+            raise InvalidAgentResponse(f"the agent's response {error.message.removeprefix('the body ')}") from error
+        if len(encoded) > self._limits.body:
+            raise InvalidAgentResponse(
+                f"the agent's response has {len(encoded)} bytes, more than {self._limits.body}",
+                metadata={"maxMessageBytes": str(self._limits.body)},
+            )
+        self.sent = True
+        outgoing = wire.reply(self._address, self._operation, encoded, responder=self._responder)
+        self.settled = await self._publish(outgoing)
+
+
+async def _nothing_to_set_up(_connection: Connection) -> None:
+    """Replies go to the default exchange, which is always there."""
