@@ -136,7 +136,9 @@ class SkillAgent:
         }
 
     def _task(self, receipt: Receipt) -> dict[str, Any]:
-        moment = datetime.fromtimestamp(receipt.closed_at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        moment = (
+            datetime.fromtimestamp(receipt.closed_at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        )
         status: dict[str, Any] = {"state": f"TASK_STATE_{receipt.state.upper()}", "timestamp": moment}
         reason = receipt.metadata.get("reason")
         if reason:

@@ -1,19 +1,23 @@
 """The ledger: what was granted, what was spent, what was begun, what came of it, and the log that proves it."""
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import func, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.engine import Connection
 
 from . import schema
+from .database import Database, LedgerError, open_database
 from .grants import Grant
 from .records import Object, World, genesis
 from .sessions import Session
 from .settlement import Claim, Closing, Receipt, Reservation, insert_missing, receipt_of
 from .writer import Writer
+
+__all__ = ["Ledger", "LedgerError", "LogEntry"]
+
+_CHUNK = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +48,19 @@ class Ledger:
     into one transaction, so that many calls share one write to the disk; each returns when it is durable.
     """
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
-        self._reader = engine.execution_options(skillbus_read_only=True)
-        self._writer = Writer(engine)
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._writer = Writer(database)
 
     @classmethod
     async def open(cls, url: str) -> "Ledger":
-        """Open the ledger at `url` (see `schema.open_engine`), and make its tables when they are missing."""
-        engine = schema.open_engine(url)
-        try:
-            await schema.create_tables(engine)
-        except BaseException:
-            await engine.dispose()
-            raise
-        return cls(engine)
+        """Open the ledger at `url`: the path of a SQLite file, or `postgresql://…`. Raises LedgerError."""
+        return cls(await open_database(url))
 
     async def close(self) -> None:
         """Finish what was handed in, then close every connection."""
         await self._writer.close()
-        await self._engine.dispose()
+        await self._database.close()
 
     async def __aenter__(self) -> "Ledger":
         return self
@@ -74,7 +71,10 @@ class Ledger:
     # calls
 
     async def reserve(self, claim: Claim) -> Reservation:
-        """Write a call's intent and take its cost, or say why not. Raises IdempotencyConflict, Unauthenticated, Unavailable."""
+        """Write a call's intent and take its cost, or say why not.
+
+        Raises IdempotencyConflict, Unauthenticated, Unavailable.
+        """
         result: Reservation = await self._writer.submit(claim)
         return result
 
@@ -88,54 +88,30 @@ class Ledger:
 
     async def renew(self, owner: str, lease_until: float) -> None:
         """Extend the lease on every call that `owner` has open."""
-        open_calls = (schema.calls.c.owner == owner) & schema.calls.c.state.is_(None)
-        async with self._engine.begin() as connection:
-            await connection.execute(update(schema.calls).where(open_calls).values(lease_until=lease_until))
+        mine = (schema.calls.c.owner == owner) & schema.calls.c.state.is_(None)
+        statement = update(schema.calls).where(mine).values(lease_until=lease_until)
+        await self._database.write(lambda connection: connection.execute(statement))
 
     async def receipt(self, task_id: str) -> Receipt | None:
         """What came of a call, or None while nothing has."""
-        async with self._read() as connection:
-            query = select(schema.calls, schema.objects.c.payload).join(
-                schema.objects, schema.objects.c.ref == schema.calls.c.output_ref
-            )
-            row = (await connection.execute(query.where(schema.calls.c.task_id == task_id))).mappings().first()
+        query = select(schema.calls, schema.objects.c.payload).join(
+            schema.objects, schema.objects.c.ref == schema.calls.c.output_ref
+        )
+        query = query.where(schema.calls.c.task_id == task_id)
+        row = await self._database.read(lambda connection: connection.execute(query).mappings().first())
         return None if row is None else receipt_of(row, row["payload"])
 
     async def open_calls(self, episode: str) -> int:
         """How many calls of an episode have an intent and no outcome."""
-        table = schema.calls
-        query = select(func.count()).where((table.c.episode == episode) & table.c.state.is_(None))
-        async with self._read() as connection:
-            return int((await connection.execute(query)).scalar_one())
+        call = schema.calls.c
+        query = select(func.count()).where((call.episode == episode) & call.state.is_(None))
+        return int(await self._database.read(lambda connection: connection.execute(query).scalar_one()))
 
     # sessions
 
     async def add_session(self, session: Session) -> None:
         """Keep a session; its episode begins here if it is new."""
-        world = genesis(session.episode)
-        async with self._engine.begin() as connection:
-            start = {
-                "id": session.episode,
-                "revision": 0,
-                "state_root": world.state_root,
-                "log_head": world.log_head,
-            }
-            await connection.execute(insert_missing(connection, schema.episodes), [start])
-            await connection.execute(
-                schema.sessions.insert().values(
-                    id=session.id,
-                    public_key=session.public_key,
-                    episode=session.episode,
-                    created_at=session.created_at,
-                    expires_at=session.expires_at,
-                )
-            )
-            rows = [
-                {"session": session.id, "position": position, "effect": grant.effect, "scope": grant.scope,
-                 "budget": grant.budget, "expires_at": grant.expires_at}
-                for position, grant in enumerate(session.grants)
-            ]  # fmt: skip
-            await connection.execute(schema.grants.insert(), rows)
+        await self._database.write(lambda connection: _add_session(connection, session))
 
     async def session(self, session_id: str) -> Session | None:
         found = await self._sessions(schema.sessions.c.id == session_id)
@@ -143,43 +119,47 @@ class Ledger:
 
     async def list_sessions(self, *, episode: str | None = None) -> list[Session]:
         """Every session, newest first, or those of one episode."""
-        return await self._sessions(schema.sessions.c.episode == episode if episode else None)
+        return await self._sessions(schema.sessions.c.episode == episode if episode is not None else None)
 
     async def revoke(self, *, now: int, session_id: str | None = None, episode: str | None = None) -> list[str]:
         """End a session, or all of an episode; the ids of those that this call ended."""
         table = schema.sessions
         which = table.c.id == session_id if session_id is not None else table.c.episode == episode
-        async with self._engine.begin() as connection:
-            alive = which & table.c.revoked_at.is_(None)
-            ids = list((await connection.execute(select(table.c.id).where(alive))).scalars())
-            await connection.execute(update(table).where(table.c.id.in_(ids)).values(revoked_at=now))
-        return ids
+        alive = which & table.c.revoked_at.is_(None)
+
+        def work(connection: Connection) -> list[str]:
+            ids = list(connection.execute(select(table.c.id).where(alive)).scalars())
+            connection.execute(update(table).where(alive).values(revoked_at=now))
+            return ids
+
+        return await self._database.write(work)
 
     async def _sessions(self, where: Any) -> list[Session]:
         query = select(schema.sessions).order_by(schema.sessions.c.created_at.desc(), schema.sessions.c.id)
+        held = select(schema.grants).join(schema.sessions).order_by(schema.grants.c.session, schema.grants.c.position)
         if where is not None:
-            query = query.where(where)
-        async with self._read() as connection:
-            rows = (await connection.execute(query)).all()
-            held: dict[str, list[Grant]] = {row.id: [] for row in rows}
-            wanted = schema.grants.c.session.in_(held) if where is not None else schema.grants.c.session.is_not(None)
-            for g in await connection.execute(
-                select(schema.grants).where(wanted).order_by(schema.grants.c.session, schema.grants.c.position)
-            ):
-                if g.session in held:
-                    held[g.session].append(Grant(g.effect, g.scope, g.budget, g.expires_at))
-        return [
-            Session(r.id, r.public_key, r.episode, tuple(held[r.id]), r.created_at, r.expires_at, r.revoked_at)
-            for r in rows
-        ]
+            query, held = query.where(where), held.where(where)
+
+        def work(connection: Connection) -> list[Session]:
+            grants: dict[str, list[Grant]] = {}
+            for g in connection.execute(held):
+                grants.setdefault(g.session, []).append(Grant(g.effect, g.scope, g.budget, g.expires_at))
+            return [
+                Session(
+                    r.id, r.public_key, r.episode, tuple(grants.get(r.id, ())), r.created_at, r.expires_at, r.revoked_at
+                )
+                for r in connection.execute(query)
+            ]
+
+        return await self._database.read(work)
 
     # what an episode has used, and its log
 
     async def spent(self, episode: str) -> dict[tuple[str, str], int]:
         """What an episode has used up, by (effect, scope)."""
-        async with self._read() as connection:
-            rows = await connection.execute(select(schema.spend).where(schema.spend.c.episode == episode))
-            return {(row.effect, row.scope): row.spent for row in rows}
+        query = select(schema.spend).where(schema.spend.c.episode == episode)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        return {(row.effect, row.scope): row.spent for row in rows}
 
     async def debits(self, episode: str) -> dict[tuple[str, str], int]:
         """What the calls of an episode took, by (effect, scope), added up from their intents."""
@@ -187,14 +167,19 @@ class Ledger:
         query = select(call.effect, call.scope, func.sum(call.cost)).where(
             (call.episode == episode) & call.effect.is_not(None)
         )
-        async with self._read() as connection:
-            rows = (await connection.execute(query.group_by(call.effect, call.scope))).all()
+        query = query.group_by(call.effect, call.scope)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
         return {(effect, scope): int(total) for effect, scope, total in rows}
+
+    async def episodes(self) -> list[str]:
+        """The names of all episodes."""
+        query = select(schema.episodes.c.id).order_by(schema.episodes.c.id)
+        return await self._database.read(lambda connection: list(connection.execute(query).scalars()))
 
     async def world(self, episode: str) -> World | None:
         """Where an episode's chain stands, or None for an episode that never was."""
-        async with self._read() as connection:
-            row = (await connection.execute(select(schema.episodes).where(schema.episodes.c.id == episode))).first()
+        query = select(schema.episodes).where(schema.episodes.c.id == episode)
+        row = await self._database.read(lambda connection: connection.execute(query).first())
         return None if row is None else World(row.revision, row.state_root, row.log_head)
 
     async def entries(
@@ -214,21 +199,40 @@ class Ledger:
             query = query.where(log.task_id == task_id)
         order = [log.entry_index] if episode is not None else [call.closed_at, log.episode, log.entry_index]
         query = query.order_by(*(column.desc() for column in order)).limit(last) if last else query.order_by(*order)
-        async with self._read() as connection:
-            found = [LogEntry(*row) for row in await connection.execute(query)]
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
+        found = [LogEntry(*row) for row in rows]
         return found[::-1] if last else found
 
-    async def objects(self, refs: Sequence[str]) -> dict[str, Object]:
+    async def objects(self, refs: Iterable[str]) -> dict[str, Object]:
         """The stored objects among `refs`, as they are stored: nothing is verified here."""
-        found: dict[str, Object] = {}
-        async with self._read() as connection:
-            for start in range(0, len(refs), 500):
-                query = select(schema.objects).where(schema.objects.c.ref.in_(refs[start : start + 500]))
-                for row in await connection.execute(query):
-                    found[row.ref] = Object(row.semantic_id, row.payload)
-        return found
+        return await self._database.read(lambda connection: _load_objects(connection, sorted(refs)))
 
-    @asynccontextmanager
-    async def _read(self) -> AsyncIterator[AsyncConnection]:
-        async with self._reader.connect() as connection:
-            yield connection
+
+def _add_session(connection: Connection, session: Session) -> None:
+    world = genesis(session.episode)
+    start = {"id": session.episode, "revision": 0, "state_root": world.state_root, "log_head": world.log_head}
+    connection.execute(insert_missing(connection.dialect.name, schema.episodes), [start])
+    connection.execute(
+        schema.sessions.insert().values(
+            id=session.id,
+            public_key=session.public_key,
+            episode=session.episode,
+            created_at=session.created_at,
+            expires_at=session.expires_at,
+        )
+    )
+    rows = [
+        {"session": session.id, "position": position, "effect": grant.effect, "scope": grant.scope,
+         "budget": grant.budget, "expires_at": grant.expires_at}
+        for position, grant in enumerate(session.grants)
+    ]  # fmt: skip
+    connection.execute(schema.grants.insert(), rows)
+
+
+def _load_objects(connection: Connection, refs: Sequence[str]) -> dict[str, Object]:
+    found: dict[str, Object] = {}
+    for start in range(0, len(refs), _CHUNK):
+        query = select(schema.objects).where(schema.objects.c.ref.in_(refs[start : start + _CHUNK]))
+        for row in connection.execute(query):
+            found[row.ref] = Object(row.semantic_id, row.payload)
+    return found

@@ -22,8 +22,8 @@ from skills import (
     Failed,
     Outcome,
     Plan,
-    PlannedEffect,
     PlanLawError,
+    PlannedEffect,
     Skill,
     admit_finish,
     admit_plan,
@@ -205,7 +205,13 @@ class Pipeline:
             fingerprint=canonical.ref(skill.id.encode() + b"\0" + encoded),
         )
         return _Planned(
-            call, skill, arguments, plan, Object(records.INPUT, encoded), Object(records.PLAN, plan_bytes), asked.deadline
+            call,
+            skill,
+            arguments,
+            plan,
+            Object(records.INPUT, encoded),
+            Object(records.PLAN, plan_bytes),
+            asked.deadline,
         )
 
     # reserve, execute, finish
@@ -249,7 +255,9 @@ class Pipeline:
             now = self._clock()
             if now >= planned.deadline:
                 raise DeadlineExceeded
-            declared = next(e for e in planned.skill.contract.effects if (e.name, e.scope) == (effect.effect, effect.scope))
+            declared = next(
+                e for e in planned.skill.contract.effects if (e.name, e.scope) == (effect.effect, effect.scope)
+            )
             payload = canonical.encode(dict(effect.payload))
             request = records.effect_request(effect.effect, effect.scope, effect.cost, int(now), payload)
             reservation = await self.ledger.reserve(

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from .records import Entry, Object, World, genesis
 MAX_SCAN = 5000
 """How many of the newest entries are looked through for a handle that no index knows."""
 
-LINKS = ("world", "entry", "record", "input", "plan", "effect", "output")
+_CHUNK = 200
+
 
 _REF = re.compile(r"sha256:[0-9a-f]{64}")
 _TASK = re.compile(r"[0-9a-f]{32}")
@@ -77,7 +78,7 @@ class Provenance:
         before = next((e for e in around if e.index == entry.index - 1), None)
         following = next((e for e in around if e.index == entry.index + 1), None)
         world = await self._ledger.world(entry.episode)
-        return await self._walk(entry, before, following, world)
+        return _walk(entry, before, following, world, await self._held([entry]))
 
     async def verify(self, episode: str) -> Verdict:
         """Check every entry of an episode from its beginning to its head, and its spend. Raises NotFound."""
@@ -85,11 +86,15 @@ class Provenance:
         if world is None:
             raise NotFound(f"no episode {episode!r} in this ledger")
         entries = await self._ledger.entries(episode=episode)
-        faults = []
-        for position, entry in enumerate(entries):
-            following = entries[position + 1] if position + 1 < len(entries) else None
-            walk = await self._walk(entry, entries[position - 1] if position else None, following, world)
-            faults += [f"entry {entry.index}: {link.name}: {link.fault}" for link in walk.links if link.fault]
+        faults: list[str] = []
+        for start in range(0, len(entries), _CHUNK):
+            chunk = entries[start : start + _CHUNK]
+            held = await self._held(chunk)
+            for position, entry in enumerate(chunk, start):
+                before = entries[position - 1] if position else None
+                following = entries[position + 1] if position + 1 < len(entries) else None
+                links = _walk(entry, before, following, world, held).links
+                faults += [f"entry {entry.index}: {link.name}: {link.fault}" for link in links if link.fault]
         if len(entries) != world.revision:
             faults.append(f"the episode stands at entry {world.revision} and the log has {len(entries)}")
         if not entries and world != genesis(episode):
@@ -105,74 +110,68 @@ class Provenance:
         named, colon, index = target.rpartition(":")
         if colon and (index.isdecimal() or index == "head") and not _REF.fullmatch(target) and named.count(":") == 0:
             episode, target = named, index
-        if target.isdecimal() and not _TASK.fullmatch(target) or target == "head":
+        if (target.isdecimal() and not _TASK.fullmatch(target)) or target == "head":
             if episode is None:
                 raise NotFound(f"say which episode: EPISODE:{target}, or --episode EPISODE")
-            found = await self._ledger.entries(episode=episode, last=1) if target == "head" else [
-                e for e in await self._ledger.entries(episode=episode, after=int(target) - 1) if e.index == int(target)
-            ]
+            found = (
+                await self._ledger.entries(episode=episode, last=1)
+                if target == "head"
+                else [
+                    e
+                    for e in await self._ledger.entries(episode=episode, after=int(target) - 1)
+                    if e.index == int(target)
+                ]
+            )
             return _first(found, f"no entry {target} in episode {episode!r}")
         if target.startswith("a2a:") and target.count(":") == 2:
             target = target.rpartition(":")[2]
         if _TASK.fullmatch(target):
             return _first(await self._ledger.entries(task_id=target), f"no committed call has the task id {target}")
         if not _REF.fullmatch(target):
-            raise NotFound(f"{target!r} is no handle: give EPISODE:INDEX, EPISODE:head, sha256:…, a task or invocation id")
-        for entry in reversed(await self._ledger.entries(episode=episode, last=MAX_SCAN)):
-            if entry.hash == target or target in await self._refs(entry):
-                return entry
+            raise NotFound(
+                f"{target!r} is no handle: give EPISODE:INDEX, EPISODE:head, sha256:…, a task or invocation id"
+            )
+        newest = await self._ledger.entries(episode=episode, last=MAX_SCAN)
+        for start in range(len(newest), 0, -_CHUNK):
+            chunk = newest[max(start - _CHUNK, 0) : start]
+            held = await self._held(chunk)
+            for entry in reversed(chunk):
+                if target == entry.hash or target in held.refs(entry):
+                    return entry
         raise NotFound(f"none of the newest {MAX_SCAN} entries leads to {target}")
 
-    async def _refs(self, entry: LogEntry) -> set[str]:
-        """Every ref that an entry leads to."""
-        header = _object(entry.encoded)
-        refs = {header.get("transitionRef"), header.get("transitionFn"), header.get("interpreter")}
-        record = await self._json(header.get("transitionRef"))
-        effects = record.get("effects")
-        held = effects if isinstance(effects, list) else []
-        refs |= {record.get(name) for name in ("input", "output", "plan")} | {e for e in held if isinstance(e, str)}
-        for effect in held:
-            found = await self._json(effect)
-            refs |= {found.get("requestRef"), found.get("resultRef")}
-        return {r for r in refs if isinstance(r, str) and r}
-
-    async def _json(self, name: Any) -> Mapping[str, Any]:
-        if not isinstance(name, str):
-            return {}
-        found = (await self._ledger.objects([name])).get(name)
-        return _object(found.payload) if found else {}
-
-    # walking
-
-    async def _walk(
-        self, entry: LogEntry, before: LogEntry | None, following: LogEntry | None, world: World | None
-    ) -> Walk:
-        refs = await self._refs(entry)
-        held = _Held(await self._ledger.objects(sorted(refs)))
-        header = _object(entry.encoded)
-        record = held.json(header.get("transitionRef"))
-        return Walk(
-            entry,
-            (
-                Link("world", f"{entry.episode} at {entry.index}", _check_world(entry, following, world, record)),
-                Link("entry", entry.hash, _check_entry(entry, before)),
-                Link("record", str(header.get("transitionRef")), _check_record(entry, header, record, held)),
-                Link("input", str(record.get("input")), _check_input(entry, record, held)),
-                Link("plan", str(record.get("plan")), _check_plan(record, held)),
-                Link("effect", ", ".join(map(str, record.get("effects", ()))) or "none", _check_effects(entry, record, held)),
-                Link("output", str(record.get("output")), _check_output(entry, record, held)),
-            ),
-        )
+    async def _held(self, entries: Sequence[LogEntry]) -> "_Held":
+        """The objects that these entries lead to, a step at a time."""
+        held = _Held({})
+        wanted: set[str] = {name for entry in entries for name in held.refs(entry)}
+        seen: set[str] = set()
+        while wanted:
+            held = _Held({**held.objects, **await self._ledger.objects(wanted)})
+            seen |= wanted
+            wanted = {name for entry in entries for name in held.refs(entry)} - seen
+        return held
 
 
 class _Held:
-    """The objects of one call; whatever is taken out has been checked against its name."""
+    """Stored objects by the name they are stored under, which `fault` compares with their bytes."""
 
     def __init__(self, objects: Mapping[str, Object]) -> None:
-        self._objects = objects
+        self.objects = objects
+
+    def refs(self, entry: LogEntry) -> set[str]:
+        """Every ref that an entry leads to, as far as the objects on the way are here."""
+        header = _object(entry.encoded)
+        record = self.json(header.get("transitionRef"))
+        effects = record.get("effects")
+        found = [header.get("transitionRef"), header.get("transitionFn"), header.get("interpreter")]
+        found += [record.get("input"), record.get("output"), record.get("plan")]
+        for effect in effects if isinstance(effects, list) else ():
+            kept = self.json(effect)
+            found += [effect, kept.get("requestRef"), kept.get("resultRef")]
+        return {name for name in found if isinstance(name, str) and name}
 
     def fault(self, name: Any, semantic_id: str) -> str | None:
-        found = self._objects.get(name) if isinstance(name, str) else None
+        found = self.objects.get(name) if isinstance(name, str) else None
         if found is None:
             return f"the object {name} is missing"
         if found.ref != name:
@@ -182,14 +181,37 @@ class _Held:
         return None
 
     def bytes(self, name: Any) -> bytes:
-        found = self._objects.get(name) if isinstance(name, str) else None
+        found = self.objects.get(name) if isinstance(name, str) else None
         return found.payload if found else b""
 
     def json(self, name: Any) -> Mapping[str, Any]:
         return _object(self.bytes(name))
 
 
-def _check_world(entry: LogEntry, following: LogEntry | None, world: World | None, record: Mapping[str, Any]) -> str | None:
+def _walk(
+    entry: LogEntry, before: LogEntry | None, following: LogEntry | None, world: World | None, held: _Held
+) -> Walk:
+    header = _object(entry.encoded)
+    record = held.json(header.get("transitionRef"))
+    effects = record.get("effects")
+    named = ", ".join(map(str, effects if isinstance(effects, list) else ())) or "none"
+    return Walk(
+        entry,
+        (
+            Link("world", f"{entry.episode} at {entry.index}", _check_world(entry, following, world, record)),
+            Link("entry", entry.hash, _check_entry(entry, before)),
+            Link("record", str(header.get("transitionRef")), _check_record(entry, header, record, held)),
+            Link("input", str(record.get("input")), _check_input(entry, record, held)),
+            Link("plan", str(record.get("plan")), _check_plan(record, held)),
+            Link("effect", named, _check_effects(entry, record, held)),
+            Link("output", str(record.get("output")), _check_output(entry, record, held)),
+        ),
+    )
+
+
+def _check_world(
+    entry: LogEntry, following: LogEntry | None, world: World | None, record: Mapping[str, Any]
+) -> str | None:
     if world is None:
         return "the episode is not in the ledger"
     if following is not None:

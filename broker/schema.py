@@ -1,7 +1,4 @@
-"""The tables of the ledger, and the engine that opens them."""
-
-from pathlib import Path
-from typing import Any
+"""The tables of the ledger."""
 
 from sqlalchemy import (
     BigInteger,
@@ -15,11 +12,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    event,
 )
-from sqlalchemy.engine import Connection, make_url
-from sqlalchemy.exc import ArgumentError
-from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 VERSION = 1
 
@@ -124,56 +117,3 @@ entries = Table(
     Column("task_id", String(64), nullable=False, unique=True),
 )
 """The log: `encoded` is exactly what `hash` was taken of."""
-
-
-class LedgerError(Exception):
-    """The ledger can't be opened or used as it is; the message says what to do."""
-
-
-def open_engine(url: str) -> AsyncEngine:
-    """An engine for `url`: `sqlite+aiosqlite:///PATH`, `postgresql+asyncpg://…`, or the path of a SQLite file.
-
-    Raises LedgerError for a URL of another kind.
-    """
-    if "://" not in url:
-        url = f"sqlite+aiosqlite:///{Path(url).expanduser().absolute()}"
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise LedgerError("the ledger must be the path of a SQLite file or a database URL") from None
-    drivers = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
-    dialect = parsed.get_backend_name()
-    if dialect not in drivers:
-        raise LedgerError(f"a ledger can't be kept in {dialect!r}: use a SQLite file or PostgreSQL")
-    engine = create_async_engine(parsed.set(drivername=drivers[dialect]), pool_pre_ping=dialect != "sqlite")
-    if dialect == "sqlite":
-        event.listen(engine.sync_engine, "connect", _prepare_sqlite)
-        event.listen(engine.sync_engine, "begin", _begin_immediate)
-    return engine
-
-
-async def create_tables(engine: AsyncEngine) -> None:
-    """Make what is missing. Raises LedgerError when a newer Skillbus wrote the ledger."""
-    async with engine.begin() as connection:
-        await connection.run_sync(metadata.create_all)
-        found = (await connection.execute(facts.select().where(facts.c.name == "schema"))).first()
-        if found is None:
-            await connection.execute(facts.insert().values(name="schema", value=str(VERSION)))
-        elif int(found.value) != VERSION:
-            raise LedgerError(f"the ledger has schema {found.value}; this Skillbus knows {VERSION}")
-
-
-def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    # SQLAlchemy's own events begin transactions; the driver must not.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    for pragma in ("journal_mode=WAL", "synchronous=FULL", "busy_timeout=30000", "foreign_keys=ON"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
-def _begin_immediate(connection: Connection) -> None:
-    # A transaction that reads and then writes must hold the write lock from its start, or two of them
-    # could decide on the same budget; read-only ones say so and stay concurrent.
-    read_only = connection.get_execution_options().get("skillbus_read_only", False)
-    connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

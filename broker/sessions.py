@@ -95,7 +95,7 @@ class Session:
 
 
 def mint(episode: str, grants: Sequence[Grant], *, ttl: int, now: int | None = None) -> tuple[Credential, Session]:
-    """A new credential and its session of `ttl` seconds; grants that would outlive it are clamped. Raises SessionError."""
+    """A new credential and its session of `ttl` seconds, to which its grants are clamped. Raises SessionError."""
     if not episode:
         raise SessionError("authority: mint: empty episode id")
     if not EPISODE.fullmatch(episode):
@@ -145,7 +145,9 @@ def verify(request: Request, session: Session | None, now: float) -> Session:
         raise Unauthenticated(metadata={"schemes": "bearer"}) from None
     bound = (claims["jti"], claims["op"], claims["dig"])
     wanted = (request.message_id, request.operation, ref(request.body))
-    if not all(isinstance(b, str) and hmac.compare_digest(b.encode(), w.encode()) for b, w in zip(bound, wanted, strict=True)):
+    if not all(
+        isinstance(b, str) and hmac.compare_digest(b.encode(), w.encode()) for b, w in zip(bound, wanted, strict=True)
+    ):
         raise Unauthenticated("the proof was made for another request")
     if claims["exp"] - claims["iat"] > MAX_LIFETIME + 2 * LEEWAY + 1:
         raise Unauthenticated("the proof of the session is valid for too long")

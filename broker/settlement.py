@@ -7,6 +7,7 @@ they came, and writes everything at the end. It runs the same on SQLite and on P
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Table, bindparam, select
@@ -118,10 +119,50 @@ class Fenced(Exception):
     """Another worker took the call over while this one was running it."""
 
 
-def insert_missing(connection: Any, table: Table) -> Any:
+_DIALECTS: Mapping[str, Any] = {"sqlite": sqlite, "postgresql": postgresql}
+_CHANGED = ("owner", "lease_until", "epoch", "state", "outcome", "entry_index", "output_ref", "metadata", "closed_at")
+
+# Built once: building a statement costs more than running it.
+_WORLDS = (
+    select(schema.episodes)
+    .where(schema.episodes.c.id.in_(bindparam("ids", expanding=True)))
+    .order_by(schema.episodes.c.id)
+    .with_for_update()
+)
+_REVOCATIONS = select(schema.sessions.c.id, schema.sessions.c.revoked_at).where(
+    schema.sessions.c.id.in_(bindparam("ids", expanding=True))
+)
+_CALLS = select(schema.calls).where(schema.calls.c.task_id.in_(bindparam("ids", expanding=True)))
+_PAYLOADS = select(schema.objects.c.ref, schema.objects.c.payload).where(
+    schema.objects.c.ref.in_(bindparam("refs", expanding=True))
+)
+_SPENDING = select(schema.spend).where(schema.spend.c.episode.in_(bindparam("ids", expanding=True)))
+_CHANGE_CALL = (
+    schema.calls.update()
+    .where(schema.calls.c.task_id == bindparam("key"))
+    .values({name: bindparam(f"new_{name}") for name in _CHANGED})
+)
+_MOVE_WORLD = (
+    schema.episodes.update()
+    .where(schema.episodes.c.id == bindparam("key"))
+    .values({name: bindparam(f"new_{name}") for name in ("revision", "state_root", "log_head")})
+)
+_INSERT_CALL = schema.calls.insert()
+_INSERT_ENTRY = schema.entries.insert()
+
+
+@cache
+def insert_missing(dialect: str, table: Table) -> Any:
     """An INSERT that leaves rows alone whose key is there already."""
-    dialect = {"sqlite": sqlite, "postgresql": postgresql}[connection.dialect.name]
-    return dialect.insert(table).on_conflict_do_nothing()
+    return _DIALECTS[dialect].insert(table).on_conflict_do_nothing()
+
+
+@cache
+def _set_spend(dialect: str) -> Any:
+    statement = _DIALECTS[dialect].insert(schema.spend)
+    return statement.on_conflict_do_update(
+        index_elements=["episode", "effect", "scope"], set_={"spent": statement.excluded.spent}
+    )
 
 
 def receipt_of(row: Mapping[str, Any], output: bytes) -> Receipt:
@@ -156,7 +197,7 @@ class Transaction:
     # operations
 
     def run(self, operation: Operation) -> Reservation:
-        """Decide one operation on what the earlier ones left. Raises BusError or Fenced, and has then changed nothing."""
+        """Decide one operation on what the earlier ones left. Raises BusError or Fenced, having changed nothing."""
         return self._reserve(operation) if isinstance(operation, Claim) else self._commit(operation)
 
     def _reserve(self, claim: Claim) -> Reservation:
@@ -286,72 +327,55 @@ class Transaction:
     # reading
 
     def _locked_worlds(self, episodes: Sequence[str]) -> dict[str, World]:
-        query = select(schema.episodes).where(schema.episodes.c.id.in_(episodes)).order_by(schema.episodes.c.id)
-        rows = self._connection.execute(query.with_for_update())
+        rows = self._connection.execute(_WORLDS, {"ids": episodes})
         return {row.id: World(row.revision, row.state_root, row.log_head) for row in rows}
 
     def _revocations(self, ids: set[str]) -> dict[str, int | None]:
-        table = schema.sessions
-        rows = self._connection.execute(select(table.c.id, table.c.revoked_at).where(table.c.id.in_(ids)))
-        return {row.id: row.revoked_at for row in rows}
+        return {row.id: row.revoked_at for row in self._connection.execute(_REVOCATIONS, {"ids": list(ids)})}
 
     def _known_calls(self, ids: set[str]) -> tuple[dict[str, dict[str, Any]], dict[str, bytes]]:
-        query = select(schema.calls).where(schema.calls.c.task_id.in_(ids))
-        rows = {row["task_id"]: dict(row) for row in self._connection.execute(query).mappings()}
-        refs = {row["output_ref"] for row in rows.values() if row["output_ref"]}
-        if not refs:
-            return rows, {}
-        stored = schema.objects.c
-        found = self._connection.execute(select(stored.ref, stored.payload).where(stored.ref.in_(refs)))
-        return rows, {row.ref: row.payload for row in found}
+        found = self._connection.execute(_CALLS, {"ids": list(ids)}).mappings()
+        rows = {row["task_id"]: dict(row) for row in found}
+        refs = [row["output_ref"] for row in rows.values() if row["output_ref"]]
+        payloads = self._connection.execute(_PAYLOADS, {"refs": refs}) if refs else ()
+        return rows, {row.ref: row.payload for row in payloads}
 
     def _spending(self, episodes: set[str]) -> dict[tuple[str, str, str], int]:
-        if not episodes:
-            return {}
-        query = select(schema.spend).where(schema.spend.c.episode.in_(episodes))
-        return {(row.episode, row.effect, row.scope): row.spent for row in self._connection.execute(query)}
+        rows = self._connection.execute(_SPENDING, {"ids": list(episodes)}) if episodes else ()
+        return {(row.episode, row.effect, row.scope): row.spent for row in rows}
 
     # writing
 
     def flush(self) -> None:
         """Write everything that the operations decided."""
-        if self._objects:
-            rows = [{"ref": r, "semantic_id": o.semantic_id, "payload": o.payload} for r, o in self._objects.items()]
-            self._connection.execute(insert_missing(self._connection, schema.objects), rows)
-        if self._opened:
-            self._connection.execute(schema.calls.insert(), list(self._opened.values()))
-        changed = [row for row in self._taken_over + self._closed if row["task_id"] not in self._opened]
-        if changed:
-            names = ("owner", "lease_until", "epoch", "state", "outcome", "entry_index", "output_ref", "metadata", "closed_at")
-            statement = schema.calls.update().where(schema.calls.c.task_id == bindparam("key"))
-            statement = statement.values({name: bindparam(f"new_{name}") for name in names})
-            rows = [{"key": row["task_id"], **{f"new_{name}": row[name] for name in names}} for row in changed]
-            self._connection.execute(statement, rows)
-        if self._entries:
-            self._connection.execute(schema.entries.insert(), self._entries)
-        if self._debited:
-            self._write_spend()
-        if self._moved:
-            statement = schema.episodes.update().where(schema.episodes.c.id == bindparam("key"))
-            statement = statement.values(
-                {name: bindparam(f"new_{name}") for name in ("revision", "state_root", "log_head")}
-            )
-            rows = []
-            for episode in sorted(self._moved):
-                w = self._worlds[episode]
-                rows.append(
-                    {"key": episode, "new_revision": w.revision, "new_state_root": w.state_root, "new_log_head": w.log_head}
-                )
-            self._connection.execute(statement, rows)
-
-    def _write_spend(self) -> None:
-        dialect = {"sqlite": sqlite, "postgresql": postgresql}[self._connection.dialect.name]
-        statement = dialect.insert(schema.spend)
-        statement = statement.on_conflict_do_update(
-            index_elements=["episode", "effect", "scope"], set_={"spent": statement.excluded.spent}
+        dialect = self._connection.dialect.name
+        self._write(
+            insert_missing(dialect, schema.objects),
+            [{"ref": name, "semantic_id": o.semantic_id, "payload": o.payload} for name, o in self._objects.items()],
         )
-        rows = [
-            {"episode": episode, "effect": effect, "scope": scope, "spent": self._spent[episode, effect, scope]}
-            for episode, effect, scope in sorted(self._debited)
-        ]
-        self._connection.execute(statement, rows)
+        self._write(_INSERT_CALL, list(self._opened.values()))
+        changed = {r["task_id"]: r for r in self._taken_over + self._closed if r["task_id"] not in self._opened}
+        self._write(
+            _CHANGE_CALL,
+            [{"key": key, **{f"new_{name}": row[name] for name in _CHANGED}} for key, row in changed.items()],
+        )
+        self._write(_INSERT_ENTRY, self._entries)
+        self._write(
+            _set_spend(dialect),
+            [
+                {"episode": episode, "effect": effect, "scope": scope, "spent": self._spent[episode, effect, scope]}
+                for episode, effect, scope in sorted(self._debited)
+            ],
+        )
+        moved = [(episode, self._worlds[episode]) for episode in sorted(self._moved)]
+        self._write(
+            _MOVE_WORLD,
+            [
+                {"key": e, "new_revision": w.revision, "new_state_root": w.state_root, "new_log_head": w.log_head}
+                for e, w in moved
+            ],
+        )
+
+    def _write(self, statement: Any, rows: list[dict[str, Any]]) -> None:
+        if rows:
+            self._connection.execute(statement, rows)

@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from bus import Unavailable
 
+from .database import Database
 from .settlement import Operation, Transaction
 
 MAX_BATCH = 128
@@ -29,8 +29,8 @@ class Writer:
     while the database may come back, then once for each operation alone, so that one bad one can't spoil the rest.
     """
 
-    def __init__(self, engine: AsyncEngine) -> None:
-        self._engine = engine
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._waiting: deque[_Waiting] = deque()
         self._task: asyncio.Task[None] | None = None
         self._closed = False
@@ -61,8 +61,7 @@ class Writer:
         operations = [operation for operation, _ in batch]
         for pause in (*RETRY_AFTER, None):
             try:
-                async with self._engine.begin() as connection:
-                    results = await connection.run_sync(_apply, operations)
+                results = await self._database.write(lambda connection: _apply(connection, operations))
                 break
             except Exception as error:
                 if pause is not None and _may_pass(error):

@@ -1,0 +1,137 @@
+"""The database under the ledger: one way to run a piece of synchronous SQL on SQLite or PostgreSQL."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import URL, Connection, make_url
+from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from . import schema
+
+READERS = 4
+
+T = TypeVar("T")
+
+
+class LedgerError(Exception):
+    """The ledger can't be opened or used as it is; the message says what to do."""
+
+
+class Database(Protocol):
+    """Runs functions of a connection, each in a transaction of its own that ends with the function."""
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Run `work`, which only reads, on one consistent view."""
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` and commit what it wrote, durably; nothing of it if it raises."""
+
+    async def close(self) -> None:
+        """Close every connection."""
+
+
+async def open_database(url: str) -> Database:
+    """Open `url`, the path of a SQLite file or `postgresql://…`, and make the tables that are missing.
+
+    Raises LedgerError when it can't be opened, or when another version of Skillbus wrote it.
+    """
+    parsed = _parsed(url)
+    database: Database = _Sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _Postgres(parsed)
+    try:
+        await database.write(_create_tables)
+    except (OperationalError, DatabaseError, OSError) as error:
+        await database.close()
+        raise LedgerError(f"the ledger {parsed.render_as_string()} can't be opened: {_cause(error)}") from None
+    except BaseException:
+        await database.close()
+        raise
+    return database
+
+
+class _Sqlite:
+    """A SQLite file. Its driver is called in threads of our own, one hop for a whole transaction: an asynchronous
+    driver makes one for every statement, which costs more than the statements do."""
+
+    def __init__(self, url: URL) -> None:
+        self._engine = create_engine(url, pool_size=READERS + 1, max_overflow=0)
+        event.listen(self._engine, "connect", _prepare)
+        event.listen(self._engine, "begin", _begin)
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger-writer")
+        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="ledger-reader")
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work, "BEGIN")
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        # A transaction that reads and then writes must hold the write lock from its start, or two of them
+        # could decide on the same budget.
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work, "BEGIN IMMEDIATE")
+
+    def _run(self, work: Callable[[Connection], T], begin: str) -> T:
+        with self._engine.connect().execution_options(skillbus_begin=begin) as connection, connection.begin():
+            return work(connection)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._writer.shutdown)
+        await asyncio.to_thread(self._readers.shutdown)
+        self._engine.dispose()
+
+
+class _Postgres:
+    def __init__(self, url: URL) -> None:
+        self._engine = create_async_engine(url.set(drivername="postgresql+asyncpg"), pool_pre_ping=True)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        async with self._engine.connect() as connection:
+            await connection.execution_options(isolation_level="REPEATABLE READ")
+            return await connection.run_sync(work)
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        async with self._engine.begin() as connection:
+            return await connection.run_sync(work)
+
+    async def close(self) -> None:
+        await self._engine.dispose()
+
+
+def _parsed(url: str) -> URL:
+    if "://" not in url:
+        return URL.create("sqlite", database=str(Path(url).expanduser().absolute()))
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise LedgerError("the ledger must be the path of a SQLite file or a database URL") from None
+    kind = parsed.get_backend_name()
+    if kind not in ("sqlite", "postgresql"):
+        raise LedgerError(f"a ledger can't be kept in {kind!r}: use a SQLite file or PostgreSQL")
+    return parsed.set(drivername=kind)
+
+
+def _create_tables(connection: Connection) -> None:
+    schema.metadata.create_all(connection)
+    found = connection.execute(schema.facts.select().where(schema.facts.c.name == "schema")).first()
+    if found is None:
+        connection.execute(schema.facts.insert().values(name="schema", value=str(schema.VERSION)))
+    elif found.value != str(schema.VERSION):
+        raise LedgerError(f"the ledger has schema {found.value}; this Skillbus knows {schema.VERSION}")
+
+
+def _prepare(connection: Any, _record: Any) -> None:
+    connection.isolation_level = None  # our own event begins transactions; the driver must not
+    cursor = connection.cursor()
+    for pragma in ("busy_timeout=30000", "journal_mode=WAL", "synchronous=FULL", "foreign_keys=ON"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+def _begin(connection: Connection) -> None:
+    connection.exec_driver_sql(connection.get_execution_options()["skillbus_begin"])
+
+
+def _cause(error: BaseException) -> str:
+    return str(getattr(error, "orig", None) or error).splitlines()[0]
