@@ -1,0 +1,92 @@
+"""What the operator sets for the file tools, and where each setting came from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+Source = Literal["env", "config", "default"]
+Backend = Literal["local", "stub"]
+T = TypeVar("T")
+
+PREFIXES = ("SKILLBUS_FS_", "MKLANG_FS_")  # the first that is set wins
+
+_ON = frozenset({"1", "true", "yes", "on"})
+
+
+@dataclass(frozen=True, slots=True)
+class Setting(Generic[T]):
+    """A value and its source: the environment beats the configuration, which beats the default."""
+
+    value: T
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class FileSettings:
+    """The knobs of list_files, read_file and write_file.
+
+    A `backend` other than "local" is the offline tier. `write` false refuses every write. `root` is the workspace
+    of a host that runs the tools by itself, None for its current directory; a worker always uses the worktree of
+    the episode instead.
+    """
+
+    backend: Setting[Backend]
+    write: Setting[bool]
+    root: Setting[str | None]
+
+    @classmethod
+    def resolve(
+        cls, config: Mapping[str, Any], environ: Mapping[str, str], *, write_default: bool = True
+    ) -> "FileSettings":
+        """Read `config["fs"]` and the `SKILLBUS_FS_*` and `MKLANG_FS_*` variables, leniently.
+
+        What has the wrong type or is blank counts as not set. Writes are on by default, because a session must be
+        granted them anyway; a host without grants says `write_default=False`.
+        """
+        section = config.get("fs")
+        fs: Mapping[str, Any] = section if isinstance(section, Mapping) else {}
+        return cls(_backend(fs, environ), _write(fs, environ, write_default), _root(fs, environ))
+
+
+def _backend(fs: Mapping[str, Any], environ: Mapping[str, str]) -> Setting[Backend]:
+    found = _variable(environ, "BACKEND")
+    if found:
+        return Setting(_known(found), "env")
+    configured = fs.get("backend")
+    if isinstance(configured, str) and configured.strip():
+        return Setting(_known(configured), "config")
+    return Setting("local", "default")
+
+
+def _write(fs: Mapping[str, Any], environ: Mapping[str, str], default: bool) -> Setting[bool]:
+    found = _variable(environ, "WRITE")
+    if found:
+        return Setting(found.lower() in _ON, "env")
+    configured = fs.get("write")
+    if isinstance(configured, bool):
+        return Setting(configured, "config")
+    return Setting(default, "default")
+
+
+def _root(fs: Mapping[str, Any], environ: Mapping[str, str]) -> Setting[str | None]:
+    found = _variable(environ, "ROOT")
+    if found:
+        return Setting(_directory(found), "env")
+    configured = fs.get("workspace")
+    if isinstance(configured, str) and configured.strip():
+        return Setting(_directory(configured.strip()), "config")
+    return Setting(None, "default")
+
+
+def _variable(environ: Mapping[str, str], name: str) -> str:
+    """The first variable of this name that is not blank, stripped."""
+    return next((value for prefix in PREFIXES if (value := environ.get(prefix + name, "").strip())), "")
+
+
+def _known(backend: str) -> Backend:
+    return "local" if backend.strip().lower() == "local" else "stub"
+
+
+def _directory(path: str) -> str:
+    return str(Path(path).expanduser().resolve())

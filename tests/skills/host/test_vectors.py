@@ -1,0 +1,125 @@
+"""Every recorded row of calc and the file tools, and where ours departs from it on purpose."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import time
+from typing import Any
+
+import pytest
+
+from skills import Context, Directory, Done, EffectResult, Skill
+from skills.host import FileSettings, calc, list_files, read_file, write_file
+from skills.host.settings import Setting
+from tests.skills.vectors import Vector, expand, lay_out, load
+
+TOOLS = {"list_files": list_files, "read_file": read_file, "write_file": write_file}
+ROWS = [row for row in load("host-tools.vectors.jsonl") if row["tool"] == "calc" or row["tool"] in TOOLS]
+
+
+@dataclass(frozen=True)
+class Departure:
+    reason: str
+    output: Mapping[str, Any]
+    after: Mapping[str, Any] | None = None
+
+
+NO_HOST_PATH = "an error names a path of the workspace, never where the host keeps it"
+NOT_WRITTEN = {"status": "error", "bytes": 0, "written": False, "existed": False}
+
+DEPARTURES = {
+    "rd-symlink-loop": Departure(NO_HOST_PATH, {"error": "read failed: Symlink loop from 'a'"}),
+    "rd-long-name": Departure(NO_HOST_PATH, {"error": f"read failed: [Errno 36] File name too long: '{'n' * 300}'"}),
+    "wr-parent-is-file": Departure(NO_HOST_PATH, {"error": "write failed: [Errno 17] File exists: 'f.txt'"}),
+    "wr-target-is-dir-overwrite": Departure(
+        f"{NO_HOST_PATH}, and no temporary name", {"error": "write failed: [Errno 21] Is a directory: 'd.txt'"}
+    ),
+    "wr-symlink-suffix-by-link-name": Departure(
+        "a link must not lend its name to a file that may not be written",
+        {
+            **NOT_WRITTEN,
+            "error": "suffix '.py' is not writable "
+            "(allowed: .csv .html .json .jsonl .log .md .toml .tsv .txt .xml .yaml .yml)",
+        },
+        after={"a.py": {"content": "old", "mode": "0o644", "symlink": False}},
+    ),
+}
+
+
+def settings_of(row: Vector, places: dict[str, str]) -> FileSettings:
+    settings = FileSettings.resolve(expand(row["config"], places), expand(row["env"], places), write_default=False)
+    binding = row.get("binding", {})
+    if binding.get("kind") == "allow_writes":
+        settings = replace(settings, write=Setting(binding["value"], "env"))
+    return settings
+
+
+async def answer(skill: Skill, arguments: Any, worktree: Path) -> Mapping[str, Any]:
+    """What the caller gets: the plan's result, or what the finish phase makes of the handler's."""
+    plan = skill.plan(arguments)
+    if plan.result is not None:
+        assert not plan.effects
+        return plan.result
+    assert plan.finish
+    assert skill.handler is not None
+    assert skill.finish is not None
+    with Directory.open(worktree) as directory:
+        outcome = await skill.handler(plan.effects[0], Context("i", "e", time() + 60, directory))
+    assert isinstance(outcome, Done)
+    return skill.finish(arguments, EffectResult("e1", plan.effects[0].effect, "ok", "sha256:0", outcome.output))
+
+
+def look(path: Path) -> dict[str, Any] | None:
+    if path.is_dir():
+        return {"dir": sorted(child.name for child in path.iterdir())}
+    if not path.exists():
+        return None
+    return {
+        "content": path.read_bytes().decode(),
+        "mode": oct(path.stat().st_mode & 0o777),
+        "symlink": path.is_symlink(),
+    }
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row["tool"] in TOOLS], ids=lambda row: row["id"])
+async def test_a_file_tool_answers_as_recorded(row: Vector, tmp_path: Path) -> None:
+    workspace, outside = tmp_path / "workspace", tmp_path / "outside"
+    places = {"${WORKSPACE}": str(workspace), "${OUTSIDE}": str(outside)}
+    workspace.mkdir()
+    outside.mkdir()
+    (outside / "secret.txt").write_text("secret")
+    lay_out(workspace, row["workspace"], places)
+    settings = settings_of(row, places)
+    skill = TOOLS[row["tool"]](settings)
+    root = Path(settings.root.value or workspace)
+
+    departure = DEPARTURES.get(row["id"])
+    for step in row.get("steps", [row]):
+        expected = expand(step["output"], {**places, f"'{workspace}/": "'"})
+        expected |= departure.output if departure else {}
+        output = await answer(skill, expand(step["input"], places), root)
+        assert output == expected
+        assert list(output) == list(expected)
+        assert str(tmp_path) not in str(output)
+    after = (departure and departure.after) or row.get("after", {})
+    assert {name: look(workspace / name) for name in after} == after
+    assert (outside / "secret.txt").read_text() == "secret"
+    assert [path.name for path in outside.iterdir()] == ["secret.txt"]
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row["tool"] == "calc"], ids=lambda row: row["id"])
+def test_calc_answers_as_recorded(row: Vector) -> None:
+    result = calc().plan(row["input"]).result
+    assert result is not None
+    text, expected = result["text"], row["output"]
+    if isinstance(expected, dict) and "$sha256" in expected:
+        assert hashlib.sha256(text.encode()).hexdigest() == expected["$sha256"]
+    elif "maximum recursion depth" in str(expected):
+        assert text.startswith("error: could not evaluate "), "a limit of ours may have another reason"
+    else:
+        assert text == expand(expected, {})
+
+
+def test_every_departure_is_a_recorded_row() -> None:
+    assert DEPARTURES.keys() <= {row["id"] for row in ROWS}
