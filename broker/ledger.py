@@ -39,6 +39,7 @@ class LogEntry:
     outcome: str | None
     output_ref: str | None
     closed_at: float | None
+    call_episode: str | None
 
 
 class Ledger:
@@ -99,7 +100,7 @@ class Ledger:
         )
         query = query.where(schema.calls.c.task_id == task_id)
         row = await self._database.read(lambda connection: connection.execute(query).mappings().first())
-        return None if row is None else receipt_of(row, row["payload"])
+        return None if row is None else receipt_of(dict(row), row["payload"])
 
     async def open_calls(self, episode: str) -> int:
         """How many calls of an episode have an intent and no outcome."""
@@ -190,7 +191,7 @@ class Ledger:
         query = select(
             log.episode, log.entry_index, log.hash, log.encoded, log.task_id,
             call.message_id, call.session, call.skill, call.fingerprint, call.effect, call.scope, call.state,
-            call.outcome, call.output_ref, call.closed_at,
+            call.outcome, call.output_ref, call.closed_at, call.episode,
         ).join(schema.calls, call.task_id == log.task_id, isouter=True)  # fmt: skip
         query = query.where(log.entry_index > after)
         if episode is not None:
@@ -200,7 +201,7 @@ class Ledger:
         order = [log.entry_index] if episode is not None else [call.closed_at, log.episode, log.entry_index]
         query = query.order_by(*(column.desc() for column in order)).limit(last) if last else query.order_by(*order)
         rows = await self._database.read(lambda connection: connection.execute(query).all())
-        found = [LogEntry(*row) for row in rows]
+        found = [LogEntry(*row) for row in map(tuple, rows)]
         return found[::-1] if last else found
 
     async def objects(self, refs: Iterable[str]) -> dict[str, Object]:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -261,6 +261,8 @@ def _check_record(entry: LogEntry, header: Mapping[str, Any], record: Mapping[st
         "interpreter": header.get("interpreter"),
     }
     wrong = [name for name, value in expected.items() if record.get(name) != value]
+    if entry.call_episode != entry.episode:
+        wrong.append("episode")
     if task_id(entry.episode, entry.message_id) != entry.task_id:
         wrong.append("task id")
     return f"it does not fit its entry and call: {', '.join(wrong)}" if wrong else None
@@ -324,10 +326,14 @@ def _check_output(entry: LogEntry, record: Mapping[str, Any], held: _Held) -> st
         return f"the call's row names the output {entry.output_ref}"
     plan = held.json(record.get("plan"))
     stated = _outcomes(effects, plan, held)
-    return None if (entry.state, entry.outcome) in stated else f"the call's row says {entry.state}, {entry.outcome}"
+    return (
+        None
+        if (str(entry.state), str(entry.outcome)) in stated
+        else f"the call's row says {entry.state}, {entry.outcome}"
+    )
 
 
-def _outcomes(effects: list[Any], plan: Mapping[str, Any], held: _Held) -> Iterable[tuple[str, str]]:
+def _outcomes(effects: list[Any], plan: Mapping[str, Any], held: _Held) -> list[tuple[str, str]]:
     """The states and outcomes that a call with these effects can have ended in."""
     if not effects:
         refused = isinstance(plan.get("result"), dict)
