@@ -11,7 +11,7 @@ from .skill import Context, Done, EffectResult, EffectStatus, Failed, Finisher, 
 from .catalog import Catalog, Pack, PackContext, PackFactory, Problem
 
 # what a plan checks, and how everything is encoded
-from .arguments import Arguments, check_path, legible
+from .arguments import Arguments, check_path, legible, strict
 from .canonical import NotCanonical
 
 # where a handler works
@@ -20,12 +20,13 @@ from .location import Entry, Kind, Location
 from .protection import DENY_WRITE, Protection
 
 # what goes wrong
-from .errors import Escape, Protected, Refused, SkillError
+from .errors import Closed, Escape, Protected, Refused, SkillError
 
 __all__ = [
     "DENY_WRITE",
     "Arguments",
     "Catalog",
+    "Closed",
     "Context",
     "Contract",
     "Directory",
@@ -61,4 +62,5 @@ __all__ = [
     "admit_plan",
     "check_path",
     "legible",
+    "strict",
 ]

@@ -1,9 +1,12 @@
 """Strict arguments: nothing unknown is ignored, nothing is coerced, and every refusal has its one text."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from . import canonical
+from .contract import Contract
 from .errors import Refused
+from .plan import MAX_PAYLOAD, Plan
 
 
 class Arguments:
@@ -35,6 +38,30 @@ class Arguments:
         if not isinstance(value, str):
             raise Refused(f'argument "{name}" must be a string')
         return value
+
+
+def strict(contract: Contract, plan: Callable[[Arguments], Plan]) -> Callable[[Any], Plan]:
+    """The planner of a tool that takes strict arguments: what `plan` refuses becomes a refusal plan."""
+
+    def planner(given: Any) -> Plan:
+        try:
+            planned = plan(Arguments(contract.id, contract.admits, given))
+            for effect in planned.effects:
+                _check_payload(effect.payload)
+        except Refused as refused:
+            return Plan.refuse(str(refused))
+        return planned
+
+    return planner
+
+
+def _check_payload(payload: Mapping[str, Any]) -> None:
+    try:
+        size = len(canonical.encode(payload))
+    except canonical.NotCanonical as error:
+        raise Refused(f"the arguments cannot be carried: {error}") from None
+    if size > MAX_PAYLOAD:
+        raise Refused(f"the arguments take {size} bytes; the limit is {MAX_PAYLOAD}")
 
 
 def check_path(path: str) -> None:

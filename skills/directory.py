@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Lock
 from types import TracebackType
 
-from .errors import Escape
+from .errors import Closed, Escape
 from .location import Location, naming
 from .protection import Protection
 
@@ -25,7 +25,7 @@ class Directory:
     No path is checked and then opened: each step opens the next name in the directory that the step before
     opened, never following a link by itself. A link is read and its target walked the same way, so it may point
     anywhere inside, relative or absolute, and leads nowhere outside. `protection` says what stays read-only.
-    Safe to use from any thread; closing it ends what is still at work with a ValueError.
+    Safe to use from any thread; closing it ends what is still at work with Closed.
     """
 
     def __init__(self, descriptor: int, path: str, protection: Protection) -> None:
@@ -81,7 +81,7 @@ class Directory:
         """A new descriptor of this directory, for the caller to close."""
         with self._lock:
             if self._descriptor < 0:
-                raise ValueError("the directory is closed")
+                raise Closed("the directory is closed")
             return os.dup(self._descriptor)
 
 

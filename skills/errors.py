@@ -5,6 +5,10 @@ class SkillError(Exception):
     """The root of this package's errors."""
 
 
+class Closed(SkillError):
+    """The directory was closed while something was still at work in it; what was not finished was not done."""
+
+
 class Escape(SkillError):
     """A path, or a link on its way, leads out of the directory; `path` is the path as asked for."""
 

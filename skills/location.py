@@ -11,6 +11,7 @@ from io import FileIO
 from types import TracebackType
 from typing import Literal, NoReturn
 
+from .errors import Closed
 from .protection import Protection
 
 Kind = Literal["file", "directory", "other"]
@@ -184,7 +185,7 @@ class Location:
 
     def _put(self, temporary: str, *, replace: bool) -> None:
         if not self._alive():
-            raise ValueError("the directory is closed")
+            raise Closed("the directory is closed")
         if not replace:
             try:
                 os.link(temporary, self._name, src_dir_fd=self._here, dst_dir_fd=self._here, follow_symlinks=False)

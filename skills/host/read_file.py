@@ -81,7 +81,7 @@ def read_file(settings: FileSettings) -> Skill:
         return tool.success(at.path, content=content.decode("utf-8", "replace"), bytes=size, truncated=size > limit)
 
     async def handle(effect: PlannedEffect, context: Context) -> Outcome:
-        return await tool.run(effect, context, act)
+        return await tool.run(effect, context, act, brief=effect.payload["max_bytes"] <= DEFAULT_BYTES)
 
     return Skill(CONTRACT, plan, handle, tool.finish, "stub" if tool.stub else "live")
 

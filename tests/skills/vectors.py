@@ -1,18 +1,10 @@
-"""The recorded behaviour of the original tools, read from `tests/vectors/`."""
+"""What the recorded rows of the tools need to run: their places, long strings and files."""
 
 import base64
-import json
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parent.parent / "vectors"
-
-Vector = dict[str, Any]
-
-
-def load(name: str) -> list[Vector]:
-    with (FOLDER / name).open(encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
+Row = dict[str, Any]
 
 
 def expand(value: Any, places: dict[str, str]) -> Any:
@@ -31,10 +23,10 @@ def expand(value: Any, places: dict[str, str]) -> Any:
     return value
 
 
-def lay_out(workspace: Path, files: dict[str, Any], places: dict[str, str]) -> None:
-    """Make the files, folders and links that a vector starts from."""
+def lay_out(folder: Path, files: Row, places: dict[str, str]) -> None:
+    """Make the files, folders and links that a row starts from."""
     for name, content in files.items():
-        path = workspace / name
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, str):
             path.write_bytes(content.encode())

@@ -12,10 +12,11 @@ import pytest
 from skills import Context, Directory, Done, EffectResult, Skill
 from skills.host import FileSettings, calc, list_files, read_file, write_file
 from skills.host.settings import Setting
-from tests.skills.vectors import Vector, expand, lay_out, load
+from tests.skills.vectors import Row, expand, lay_out
+from tests.vectors import rows
 
 TOOLS = {"list_files": list_files, "read_file": read_file, "write_file": write_file}
-ROWS = [row for row in load("host-tools.vectors.jsonl") if row["tool"] == "calc" or row["tool"] in TOOLS]
+ROWS = [row for row in rows("host-tools") if row["tool"] == "calc" or row["tool"] in TOOLS]
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ DEPARTURES = {
 }
 
 
-def settings_of(row: Vector, places: dict[str, str]) -> FileSettings:
+def settings_of(row: Row, places: dict[str, str]) -> FileSettings:
     settings = FileSettings.resolve(expand(row["config"], places), expand(row["env"], places), write_default=False)
     binding = row.get("binding", {})
     if binding.get("kind") == "allow_writes":
@@ -83,7 +84,7 @@ def look(path: Path) -> dict[str, Any] | None:
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["tool"] in TOOLS], ids=lambda row: row["id"])
-async def test_a_file_tool_answers_as_recorded(row: Vector, tmp_path: Path) -> None:
+async def test_a_file_tool_answers_as_recorded(row: Row, tmp_path: Path) -> None:
     workspace, outside = tmp_path / "workspace", tmp_path / "outside"
     places = {"${WORKSPACE}": str(workspace), "${OUTSIDE}": str(outside)}
     workspace.mkdir()
@@ -109,7 +110,7 @@ async def test_a_file_tool_answers_as_recorded(row: Vector, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row["tool"] == "calc"], ids=lambda row: row["id"])
-def test_calc_answers_as_recorded(row: Vector) -> None:
+def test_calc_answers_as_recorded(row: Row) -> None:
     result = calc().plan(row["input"]).result
     assert result is not None
     text, expected = result["text"], row["output"]
