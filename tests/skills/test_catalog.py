@@ -1,0 +1,160 @@
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import skills.catalog
+from skills import Catalog, Contract, Effect, PackContext, Plan, Skill
+
+HERE = "a_pack_of_tests"
+
+
+def skill(name: str, **contract: Any) -> Skill:
+    schema = {"type": "object"}
+    return Skill(
+        Contract(id=name, title=name, description=name, input_schema=schema, output_schema=schema, **contract),
+        lambda _: Plan.answer({}),
+    )
+
+
+def half(_: PackContext) -> Iterator[Skill]:
+    yield skill("half")
+    raise RuntimeError("no second half")
+
+
+PACKS: Mapping[str, Any] = {
+    "good": lambda _: [skill("b"), skill("a"), skill("Z"), skill("a.b")],
+    "told": lambda context: [skill(context.config["name"]), skill(context.environ["NAME"])],
+    "half": half,
+    "raises": lambda _: 1 / 0,
+    "leaves": lambda _: sys.exit(3),
+    "nothing": lambda _: None,
+    "wrong": lambda _: [skill("wrong"), "not a skill"],
+    "twice": lambda _: [skill("twice"), skill("twice")],
+    "takes": lambda _: [skill("new"), skill("a")],
+    "handless": lambda _: [
+        skill("handless", access=Effect(name="E", scope="s"), effects=(Effect(name="E", scope="s"),))
+    ],
+    "inner": type("Inner", (), {"pack": staticmethod(lambda _: [skill("inner")])}),
+    "uncallable": 7,
+}
+
+
+@pytest.fixture(autouse=True)
+def _packs(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType(HERE)
+    vars(module).update(PACKS)
+    monkeypatch.setitem(sys.modules, HERE, module)
+
+
+def load(*names: str, context: PackContext | None = None) -> Catalog:
+    return Catalog.load(context or PackContext(), installed=False, named=[f"{HERE}:{name}" for name in names])
+
+
+def ids(catalog: Catalog) -> list[str]:
+    return [each.id for each in catalog]
+
+
+def test_skills_are_found_by_id_and_listed_in_byte_order() -> None:
+    catalog = load("good")
+    assert ids(catalog) == ["Z", "a", "a.b", "b"]
+    assert len(catalog) == 4
+    found = catalog.get("a")
+    assert found is not None
+    assert found.id == "a"
+    assert catalog.get("A") is None
+    assert "a" in catalog
+    assert "A" not in catalog
+    assert catalog.problems == ()
+    assert [(pack.name, pack.source) for pack in catalog.packs] == [(f"{HERE}:good", f"{HERE}:good")]
+
+
+def test_a_pack_is_told_the_configuration_and_the_environment() -> None:
+    assert ids(load("told", context=PackContext({"name": "x"}, {"NAME": "y"}))) == ["x", "y"]
+
+
+def test_a_pack_may_be_an_attribute_of_an_attribute() -> None:
+    assert ids(load("inner.pack")) == ["inner"]
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("absent", "AttributeError: "),
+        ("half", "RuntimeError: no second half"),
+        ("raises", "ZeroDivisionError: division by zero"),
+        ("leaves", "SystemExit: 3"),
+        ("nothing", "TypeError: "),
+        ("uncallable", "TypeError: "),
+        ("wrong", "it holds str, which is not a Skill"),
+        ("twice", "it holds two skills with the id 'twice'"),
+        ("takes", f"the id 'a' is taken by the pack '{HERE}:good'"),
+        ("handless", "the skill 'handless' has effects and no handler"),
+    ],
+)
+def test_a_pack_that_cannot_be_taken_is_left_out_whole_and_told_of(
+    name: str, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        catalog = load("good", name, "inner.pack")
+    assert ids(catalog) == ["Z", "a", "a.b", "b", "inner"]
+    [problem] = catalog.problems
+    assert problem.pack == f"{HERE}:{name}"
+    assert problem.reason.startswith(reason)
+    assert caplog.messages == [f"pack '{HERE}:{name}' is left out: {problem.reason}"]
+
+
+def test_a_module_that_cannot_be_imported_is_a_problem() -> None:
+    catalog = Catalog.load(PackContext(), installed=False, named=["no_such_module:pack", "skills", ""])
+    assert ids(catalog) == []
+    assert len(catalog.problems) == 3
+
+
+def test_a_pack_named_twice_is_loaded_once() -> None:
+    catalog = load("inner.pack", "inner.pack")
+    assert ids(catalog) == ["inner"]
+    assert catalog.problems == ()
+
+
+def test_skills_may_be_added_in_code() -> None:
+    catalog = Catalog()
+    assert catalog.add("mine", [skill("b"), skill("a")])
+    assert not catalog.add("more", [skill("a"), skill("c")])
+    assert ids(catalog) == ["a", "b"]
+
+
+def test_installed_packs_are_loaded_ours_first_then_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = [
+        EntryPoint("zeta", f"{HERE}:inner.pack", skills.catalog.GROUP),
+        EntryPoint("alpha", f"{HERE}:good", skills.catalog.GROUP),
+        EntryPoint("omega", "skills.ours:pack", skills.catalog.GROUP),
+    ]
+    ours = ModuleType("skills.ours")
+    vars(ours)["pack"] = lambda _: [skill("a")]
+    monkeypatch.setitem(sys.modules, "skills.ours", ours)
+    monkeypatch.setattr(skills.catalog, "entry_points", lambda group: points)
+    catalog = Catalog.load(PackContext())
+    assert [pack.name for pack in catalog.packs] == ["omega", "zeta"]
+    assert [problem.pack for problem in catalog.problems] == ["alpha"]
+    assert [pack.name for pack in Catalog.load(PackContext(), only={"zeta"}).packs] == ["zeta"]
+    assert Catalog.load(PackContext(), only=()).packs == ()
+
+
+def installed() -> bool:
+    try:
+        return bool(distribution("skillbus").entry_points)
+    except PackageNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not installed(), reason="needs the installed distribution, for its entry points")
+def test_the_distribution_brings_its_packs() -> None:
+    catalog = Catalog.load(PackContext(), only={"host", "ailang"})
+    assert catalog.problems == ()
+    assert ids(catalog) == [
+        "ailang-edit", "ailang-read", "ailang-write", "calc", "list_files", "read_file", "write_file",
+    ]  # fmt: skip
