@@ -1,0 +1,36 @@
+"""A worker that ends with SIGKILL after it has committed a call and before it replies."""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import bus
+from broker.agent import SkillAgent
+from broker.ledger import Ledger
+from broker.pipeline import Asked, Pipeline
+from broker.settlement import Receipt
+from broker.worktrees import Worktrees
+from skills import Catalog, PackContext
+
+
+class DiesBeforeReply(Pipeline):
+    async def call(self, asked: Asked) -> Receipt:
+        await super().call(asked)
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("unreachable")
+
+
+async def main(url: str, agent_name: str, ledger_path: str, workspaces: str, pack: str) -> None:
+    catalog = Catalog.load(PackContext(), installed=False, named=[pack])
+    assert not catalog.problems, catalog.problems
+    async with await Ledger.open(ledger_path) as ledger:
+        pipeline = DiesBeforeReply(catalog, ledger, Worktrees(Path(workspaces)), owner="dying", version="0")
+        async with await bus.serve(url, agent_name, SkillAgent(agent_name, pipeline, ledger, version="0")):
+            print("ready", flush=True)
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
