@@ -1,7 +1,7 @@
 """A private RabbitMQ node: a child process on free loopback ports, in a folder of its own.
 
-For tests and for trying things on one machine. It needs RabbitMQ's program files and nothing else: no service,
-no systemd, no root, no resolvable host name. It ends when this process ends, however that comes about.
+It needs RabbitMQ's program files and nothing else: no systemd, no root, no resolvable host name. It ends when this
+process ends, however that comes about.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -18,6 +19,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
@@ -27,11 +29,11 @@ HOST = "127.0.0.1"
 # Below the range that the kernel hands to outgoing connections, so that a port stays free over a restart.
 PORTS = range(15_000, 30_000)
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
-ERLANG_ARGUMENTS = (
-    "-kernel inet_dist_use_interface {127,0,0,1}"
-    # RabbitMQ turns busy waiting off, which doubles the time to start on few cores.
-    " +sbwt short +sbwtdcpu short +sbwtdio short"
-)
+EPMD_NAMES = b"\x00\x01n"
+# RabbitMQ turns busy waiting off, which doubles the time to start on few cores.
+ERLANG_ARGUMENTS = "-kernel inet_dist_use_interface {127,0,0,1} +sbwt short +sbwtdcpu short +sbwtdio short"
+# Of what a failed start writes, the lines that carry no reason: Erlang's terms and reports.
+NOISE = re.compile(r"^$|\] <[\d.]+> *(\s\s.*)?$|^[{ ]|Feature flags|^(Crash dump|Kernel pid|init term)")
 
 
 class NodeError(RuntimeError):
@@ -112,8 +114,16 @@ class PrivateNode:
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the node at once (SIGKILL), as a crash would; `start` brings it back."""
+        """End the node at once (SIGKILL), as a crash would; `start` brings it back.
+
+        RabbitMQ 3.10 writes down the name of a new quorum queue some three seconds late, and a crash before that
+        leaves the queue without a leader for good: call `settle` first where the queues are new.
+        """
         self._end(signal.SIGKILL)
+
+    def settle(self) -> None:
+        """Have the node write down at once what it writes late: the names of new quorum queues."""
+        self.ctl("eval", "[ok = dets:sync(Table) || Table <- dets:all()].")
 
     def restart(self) -> None:
         """Stop the node if it runs, and start it again at the same URL."""
@@ -132,14 +142,14 @@ class PrivateNode:
 
     def ctl(self, *arguments: str, timeout: float = 60.0) -> str:
         """Run `rabbitmqctl` on this node and return what it prints."""
-        what = " ".join(["rabbitmqctl", *arguments])
         command, env = [str(self._programs / "rabbitmqctl"), *arguments], self._environment(self.ports)
         try:
             done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout)
         except subprocess.TimeoutExpired:
-            raise NodeError(f"{what} took longer than {timeout:g} s") from None
+            raise NodeError(f"rabbitmqctl {' '.join(arguments)} took longer than {timeout:g} s") from None
         if done.returncode:
-            raise NodeError(f"{what} failed:\n{(done.stdout + done.stderr).decode(errors='replace').strip()}")
+            said = (done.stdout + done.stderr).decode(errors="replace").strip()
+            raise NodeError(f"rabbitmqctl {' '.join(arguments)} failed:\n{said}")
         return done.stdout.decode()
 
     def log(self) -> str:
@@ -178,16 +188,9 @@ class PrivateNode:
                 raise NodeError(f"another RabbitMQ node runs in {self.folder}") from None
             self._lock = lock
             atexit.register(self._close_at_exit, os.getpid())
-        for name in ("log", "data", "conf.d"):
-            (self.folder / name).mkdir(exist_ok=True)
+        (self.folder / "log").mkdir(exist_ok=True)
         settings = {"loopback_users.guest": "true", "log.console": "false", "log.file.level": "warning"} | self._config
-        for name, text in {
-            "enabled_plugins": "[].",
-            "advanced.config": "[].",
-            "environment.conf": "",
-            "rabbitmq.conf": "".join(f"{key} = {value}\n" for key, value in settings.items()),
-        }.items():
-            (self.folder / name).write_text(text)
+        (self.folder / "rabbitmq.conf").write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
         cookie = self.folder / ".erlang.cookie"
         if not cookie.exists():
             cookie.touch(mode=0o600)  # Erlang refuses one that others may read
@@ -199,7 +202,7 @@ class PrivateNode:
         env, name = self._environment(ports), self._name.encode()
         # Left to itself, Erlang starts a daemon epmd that outlives the node.
         epmd = [self._epmd_program, "-port", str(ports.epmd), "-address", HOST]
-        self._begin(epmd, env, lambda: _answers(ports.epmd, b"", b""))
+        self._begin(epmd, env, lambda: _answers(ports.epmd, EPMD_NAMES, ports.epmd.to_bytes(4, "big")))
         # A listening port is no broker yet, and one that answers may be another's: the greeting names the node.
         server = [str(self._programs / "rabbitmq-server")]
         self._begin(server, env, lambda: _answers(ports.amqp, PROTOCOL_HEADER, name))
@@ -211,9 +214,9 @@ class PrivateNode:
         what, deadline = Path(command[0]).name, time.monotonic() + self._start_timeout
         while not (child.alive and ready()):
             log = self.log()
-            tail = "".join(f"\n  | {line}" for line in log.strip().splitlines()[-30:])
+            tail = "".join(f"\n  | {line[:300]}" for line in log.splitlines() if not NOISE.search(line))
             if not child.alive:
-                if any(sign in log for sign in ("in use", "eaddrinuse", "already_used")):
+                if child.status == 0 or "in use" in log or "eaddrinuse" in log:  # epmd says so by ending well
                     raise PortTakenError(f"{what} did not start: another process took its port{tail}")
                 raise NodeError(f"{what} ended while starting, with exit status {child.status}{tail}")
             if time.monotonic() > deadline:
@@ -230,12 +233,12 @@ class PrivateNode:
         return "skillbus-" + hashlib.sha256((self.folder / ".erlang.cookie").read_bytes()).hexdigest()[:12]
 
     def _environment(self, ports: Ports) -> dict[str, str]:
-        folder = self.folder
+        folder = self.folder  # the files that are not there keep the system's from being read
         return {
             "PATH": os.environ.get("PATH", os.defpath),
             "LANG": "C.UTF-8",
             "HOME": f"{folder}",
-            "ERL_CRASH_DUMP": f"{folder}/log/erl_crash.dump",
+            "ERL_CRASH_DUMP_BYTES": "0",
             "ERL_EPMD_ADDRESS": HOST,
             "ERL_EPMD_PORT": f"{ports.epmd}",
             "ERL_ZFLAGS": "-start_epmd false",
@@ -261,25 +264,19 @@ class PrivateNode:
 
 def _answers(port: int, greeting: bytes, expected: bytes) -> bool:
     received = b""
-    try:
-        with socket.create_connection((HOST, port), timeout=2) as connection:
-            connection.sendall(greeting)
-            while expected not in received and (more := connection.recv(4096)):
-                received += more
-    except OSError:
-        return False
+    with suppress(OSError), socket.create_connection((HOST, port), timeout=2) as connection:
+        connection.sendall(greeting)
+        while expected not in received and (more := connection.recv(4096)):
+            received += more
     return expected in received
 
 
 def _choose_ports() -> Ports:
     free: list[int] = []
     for port in random.sample(PORTS, 200):
-        with socket.socket() as probe:
-            try:
-                probe.bind((HOST, port))
-            except OSError:
-                continue
-        free.append(port)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, port))
+            free.append(port)
         if len(free) == 4:
             return Ports(*free)
     raise NodeError(f"no free ports on {HOST} between {PORTS.start} and {PORTS.stop}")
@@ -287,9 +284,8 @@ def _choose_ports() -> Ports:
 
 def _find_programs() -> tuple[Path, str]:
     # What Debian has on the PATH changes to the user rabbitmq and refuses any other; it links to where the scripts are.
-    folders = [Path("/usr/lib/rabbitmq/bin"), Path(shutil.which("rabbitmq-server") or "/none").resolve().parent]
-    if home := os.environ.get("RABBITMQ_HOME"):
-        folders.insert(0, Path(home, "sbin"))
+    released, packaged = os.environ.get("RABBITMQ_HOME", "/none"), Path("/usr/lib/rabbitmq/bin")
+    folders = [Path(released, "sbin"), packaged, Path(shutil.which("rabbitmq-server") or "/none").resolve().parent]
     epmd = shutil.which("epmd") or shutil.which("epmd", path="/usr/lib/erlang/bin")
     for folder in folders:
         if epmd and all(os.access(folder / name, os.X_OK) for name in ("rabbitmq-server", "rabbitmqctl")):
