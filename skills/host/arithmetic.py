@@ -5,7 +5,6 @@ import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from ..errors import SkillError
 
@@ -33,12 +32,13 @@ class Unevaluable(SkillError):
 class _Operation:
     """What is left to do with the last `operands` values."""
 
-    apply: Callable[..., Number]
+    kind: type[ast.operator | ast.unaryop]
     operands: int
 
 
-_UNARY: dict[type[ast.unaryop], Callable[[Any], Number]] = {ast.UAdd: operator.pos, ast.USub: operator.neg}
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Number]] = {
+_APPLY: dict[type[ast.operator | ast.unaryop], Callable[..., Number]] = {
+    ast.UAdd: operator.pos,
+    ast.USub: operator.neg,
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -94,14 +94,14 @@ def _value(expression: ast.expr) -> Number:
         match todo.pop():
             case ast.Constant(value=int() | float() as value):
                 values.append(meter.hold(value))
-            case ast.BinOp(left, op, right) if type(op) in _BINARY:
-                todo += [_Operation(_BINARY[type(op)], 2), right, left]
-            case ast.UnaryOp(op, operand) if type(op) in _UNARY:
-                todo += [_Operation(_UNARY[type(op)], 1), operand]
-            case _Operation(apply, operands):
+            case ast.BinOp(left, op, right) if type(op) in _APPLY:
+                todo += [_Operation(type(op), 2), right, left]
+            case ast.UnaryOp(op, operand) if type(op) in _APPLY:
+                todo += [_Operation(type(op), 1), operand]
+            case _Operation(kind, operands):
                 given = values[-operands:]
-                meter.admit(apply, *given)
-                values[-operands:] = [meter.hold(apply(*given), released=given)]
+                meter.admit(kind, *given)
+                values[-operands:] = [meter.hold(_APPLY[kind](*given), released=given)]
             case _:
                 raise Unevaluable("unsupported expression")
     return values[0]
@@ -119,19 +119,19 @@ class _Meter:
         self._room(0)
         return value
 
-    def admit(self, apply: Callable[..., Number], *operands: Number) -> None:
+    def admit(self, kind: type[ast.operator | ast.unaryop], *operands: Number) -> None:
         """Count what the operation will take, before it is done."""
         digits = sum(_bits(operand) for operand in operands) // 30 + 1
         self._count(digits)
         left, right = operands[0], operands[-1]
         if len(operands) == 1 or not isinstance(left, int) or not isinstance(right, int):
             return
-        if apply is operator.pow:
+        if kind is ast.Pow:
             self._admit_power(left, right)
-        elif apply is operator.mul:
+        elif kind is ast.Mult:
             self._room(_bits(left) + _bits(right))
             self._count(_product(_bits(left), _bits(right)))
-        elif apply in (operator.floordiv, operator.mod):
+        elif kind in (ast.FloorDiv, ast.Mod):
             shorter = min(_bits(right), max(_bits(left) - _bits(right), 0))
             self._count((shorter // 30 + 1) * digits)
 
@@ -147,7 +147,7 @@ class _Meter:
 
     def _room(self, more: int) -> None:
         if self._bits + more > MAX_BITS:
-            raise Unevaluable(f"a whole number would have more than {MAX_BITS} bits")
+            raise Unevaluable(f"the numbers would take more than {MAX_BITS} bits")
 
     def _count(self, work: int) -> None:
         self._work += work
