@@ -179,7 +179,7 @@ class AmqpConnection:
         """See `bus.driver.Connection.consume`."""
         channel = await self._open_channel(lasting=True)
         underlay = await channel.get_underlay_channel()
-        self._tap.sinks[underlay.number] = _Subscription(self, underlay.number, on_delivery)
+        self._tap.sinks[underlay.number] = _Subscription(self, underlay.number, on_delivery, settles=bool(prefetch))
         underlay.on_consumer_cancel_callbacks.add(lambda _: on_cancelled())
         if prefetch:
             await self.ask(channel.set_qos(prefetch_count=prefetch))
@@ -250,15 +250,25 @@ class AmqpConnection:
 class _Subscription:
     """What a consumer's channel gets from the tap."""
 
-    def __init__(self, connection: AmqpConnection, channel: int, on_delivery: Callable[[Incoming], None]) -> None:
+    def __init__(
+        self, connection: AmqpConnection, channel: int, on_delivery: Callable[[Incoming], None], *, settles: bool
+    ) -> None:
         self._connection = connection
         self._channel = channel
         self._on_delivery = on_delivery
+        self._settles = settles
 
     def delivered(self, deliver: frames.Deliver, header: bytes, body: bytes) -> None:
         properties = frames.read_properties(header)
         self._on_delivery(
-            _Delivery(self._connection, self._channel, deliver.tag, deliver.redelivered, properties, body)
+            _Delivery(
+                self._connection,
+                self._channel,
+                deliver.tag if self._settles else 0,
+                deliver.redelivered,
+                properties,
+                body,
+            )
         )
 
     def returned(self, back: frames.Return, header: bytes) -> None:
@@ -270,6 +280,8 @@ class _Subscription:
 
 @dataclass(slots=True)
 class _Delivery:
+    """See `bus.driver.Incoming`. A tag of 0 is settled: the broker closes the channel when it is told so twice."""
+
     connection: AmqpConnection = field(repr=False)
     channel: int
     tag: int
@@ -284,13 +296,17 @@ class _Delivery:
     def ack(self) -> bool:
         if self.stale:
             return False
-        self.connection.write(frames.ack(self.channel, self.tag))
+        if self.tag:
+            self.connection.write(frames.ack(self.channel, self.tag))
+            self.tag = 0
         return True
 
     def reject(self, *, requeue: bool) -> bool:
         if self.stale:
             return False
-        self.connection.write(frames.reject(self.channel, self.tag, requeue=requeue))
+        if self.tag:
+            self.connection.write(frames.reject(self.channel, self.tag, requeue=requeue))
+            self.tag = 0
         return True
 
 

@@ -44,7 +44,10 @@ class Outgoing:
 
 
 class Incoming(Protocol):
-    """A delivery. It knows the connection it came on; settling it after that connection is gone does nothing."""
+    """A delivery. It knows the connection it came on; settling it after that connection is gone does nothing.
+
+    Only the first `ack` or `reject` counts.
+    """
 
     @property
     def body(self) -> bytes:

@@ -96,9 +96,11 @@ class Link:
     @property
     def state(self) -> State:
         """What the link can do at the moment."""
-        if self._connection is not None:
-            return State.BLOCKED if self._connection.blocked else State.CONNECTED
-        return self._state
+        if self._connection is None:
+            return self._state
+        if self._connection.lost.done():
+            return State.DOWN
+        return State.BLOCKED if self._connection.blocked else State.CONNECTED
 
     async def start(self) -> None:
         """Connect for the first time. Raises `Refused` at once, `ConnectionLost` when the patience is over."""
@@ -116,11 +118,14 @@ class Link:
 
     async def ready(self) -> Connection:
         """The connection, once there is one. Raises `ConnectionLost` when the link is closed."""
-        while self._connection is None:
-            if self._state is State.CLOSED:
-                raise ConnectionLost("closed")
-            await self._up.wait()
-        return self._connection
+        while self._state is not State.CLOSED:
+            if self._connection is None:
+                await self._up.wait()
+            elif self._connection.lost.done():
+                await asyncio.sleep(0)  # the supervisor has its turn and sees it too
+            else:
+                return self._connection
+        raise ConnectionLost("closed")
 
     def publish(self, message: Outgoing) -> "asyncio.Future[None]":
         """Publish on the present connection; fails with `ConnectionLost` while there is none."""

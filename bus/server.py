@@ -308,7 +308,10 @@ class Server:
                 if message.stale:
                     self._stats.unanswered += 1
                     return False
-                await self._replies.ready()
+                if not await self._replies_back():
+                    self._stats.requeued += 1
+                    message.reject(requeue=True)
+                    return False
             except Rejected:
                 tries += 1
                 if tries == _REPLY_TRIES:
@@ -318,6 +321,14 @@ class Server:
                 await asyncio.sleep(_REPLY_PAUSE * tries)
             else:
                 return True
+
+    async def _replies_back(self) -> bool:
+        # The delivery stays where it is meanwhile: with all slots taken, the server takes no more.
+        try:
+            await self._replies.ready()
+        except ConnectionLost:
+            return False
+        return True
 
 
 class _Reply:

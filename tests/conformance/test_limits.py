@@ -1,0 +1,165 @@
+"""Queues that are full, deadlines that pass, replies that do not come."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+import bus
+from bus import Limits, Reply, Request, Retry
+from tests.conformance.stage import Stage, soon, until
+from tests.conformance.test_calls import HELLO, echo
+
+BODY = b'{"message":{"messageId":"m-1","role":"ROLE_USER","parts":[]}}'
+
+
+class Gate:
+    """An agent that answers once it may."""
+
+    def __init__(self) -> None:
+        self.opened = asyncio.Event()
+        self.started: asyncio.Queue[Request] = asyncio.Queue()
+
+    async def __call__(self, request: Request, reply: Reply) -> None:
+        self.started.put_nowait(request)
+        await self.opened.wait()
+        await reply.send({"id": request.message_id})
+
+
+def taken(client: bus.Client) -> bool:
+    """Whether the broker has confirmed all that is pending."""
+    return all(call.uncertain for call in client._pending)
+
+
+def ago(seconds: float) -> str:
+    return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+async def test_a_full_queue_is_unavailable(stage: Stage) -> None:
+    gate = Gate()
+    await stage.serve("slow", gate, slots=1, max_length=3)
+    client = await stage.connect(retry=Retry(attempts=1))
+    calls = []
+    full: bus.BusError | None = None
+    for number in range(12):  # the limit of a quorum queue is soft
+        calls.append(asyncio.create_task(client.send("slow", {**HELLO, "messageId": f"m-{number}"})))
+        if number == 0:
+            await soon(gate.started.get())
+        await until(lambda: calls[-1].done() or (len(client._pending) == len(calls) and taken(client)))
+        if calls[-1].done():
+            with pytest.raises(bus.Unavailable) as caught:
+                await calls.pop()
+            full = caught.value
+            break
+    assert full is not None
+    assert full.code == -31014
+    assert int(full.metadata["retryAfterMs"]) > 0
+    assert 3 <= len(calls) <= 8
+    gate.opened.set()
+    responses = await soon(asyncio.gather(*calls))
+    assert [response["id"] for response in responses] == [f"m-{number}" for number in range(len(calls))]
+    assert await client.send("slow", HELLO)
+
+
+async def test_a_deadline_that_passed_in_the_queue_is_answered_and_not_run(stage: Stage) -> None:
+    gate = Gate()
+    server = await stage.serve("slow", gate, slots=1, limits=Limits(skew=0.0))
+    client = await stage.connect()
+    first = asyncio.create_task(client.send("slow", HELLO))
+    await soon(gate.started.get())
+    box = await stage.listen()
+    await stage.publish("slow", BODY, reply_to=box.address, correlation_id="c", headers={"a2a-deadline": ago(0)})
+    gate.opened.set()
+    assert await soon(first)
+    reply = await box.next()
+    assert b"-31008" in reply.body
+    assert b"DEADLINE_EXCEEDED" in reply.body
+    assert gate.started.empty()
+    await until(lambda: server.stats().refused == 1)
+
+
+async def test_clocks_may_differ_a_little(stage: Stage) -> None:
+    await stage.serve("echo", echo)
+    box = await stage.listen()
+    for seconds, answered in ((1.0, True), (3.0, False)):
+        deadline = {"a2a-deadline": ago(seconds)}
+        await stage.publish("echo", BODY, reply_to=box.address, correlation_id="c", headers=deadline)
+        assert ("a2a-error" not in (await box.next()).properties.headers) is answered
+
+
+async def test_what_expires_in_the_queue_is_dead_lettered(stage: Stage) -> None:
+    gate = Gate()
+    await stage.serve("slow", gate, slots=1)
+    dead = await stage.dead_letters()
+    client = await stage.connect()
+    first = asyncio.create_task(client.send("slow", HELLO))
+    await soon(gate.started.get())
+    with pytest.raises(bus.DeadlineExceeded) as caught:
+        await client.send("slow", {**HELLO, "messageId": "late"}, timeout=0.2)
+    assert caught.value.metadata == {"local": "true", "attempts": "1"}
+    letter = await dead.next()
+    assert letter.properties.message_id == "late"
+    assert letter.properties.expiration is None
+    assert letter.properties.headers["x-death"][0]["reason"] == "expired"
+    gate.opened.set()
+    assert await soon(first)
+    assert gate.started.empty()
+
+
+async def test_no_answer_in_time_is_a_local_error(stage: Stage) -> None:
+    gate = Gate()
+    await stage.serve("slow", gate)
+    client = await stage.connect()
+    with pytest.raises(bus.DeadlineExceeded) as caught:
+        await soon(client.send("slow", HELLO, timeout=0.3))
+    assert caught.value.metadata["local"] == "true"
+    assert client.stats().pending == 0
+    gate.opened.set()
+    await until(lambda: client.stats().late == 1)
+
+
+async def test_no_reply_sends_again_under_the_same_message_id(stage: Stage) -> None:
+    gate = Gate()
+    await stage.serve("slow", gate)
+    client = await stage.connect(retry=Retry(attempts=3, first_reply=0.05, pause=0.02))
+    call = asyncio.create_task(client.send("slow", {**HELLO, "messageId": "same"}))
+    attempts = [await soon(gate.started.get()) for _ in range(3)]
+    assert {request.message_id for request in attempts} == {"same"}
+    assert [request.headers.get("a2a-attempt") for request in attempts] == [None, "2", "3"]
+    assert {request.deadline for request in attempts} == {attempts[0].deadline}
+    gate.opened.set()
+    assert await soon(call) == {"id": "same"}
+    await until(lambda: client.stats().late == 2)
+    assert client.stats().resent == 2
+    assert gate.started.empty()
+
+
+async def test_a_server_runs_no_more_than_its_slots(stage: Stage) -> None:
+    gate = Gate()
+    server = await stage.serve("slow", gate, slots=2)
+    client = await stage.connect()
+    calls = asyncio.gather(*(client.send("slow", HELLO) for _ in range(5)))
+    await soon(gate.started.get())
+    await soon(gate.started.get())
+    await until(lambda: len(client._pending) == 5 and taken(client))
+    assert server.stats().running == 2
+    gate.opened.set()
+    await soon(calls)
+    assert server.stats().delivered == 5
+
+
+async def test_slots_and_names_have_bounds(stage: Stage) -> None:
+    with pytest.raises(bus.InvalidParams):
+        await stage.serve("echo", echo, slots=0)
+    with pytest.raises(bus.InvalidParams):
+        await stage.serve("echo", echo, slots=2001)
+    with pytest.raises(bus.InvalidParams):
+        await stage.serve("Echo", echo)
+    with pytest.raises(bus.InvalidParams):
+        await stage.connect(prefix="not a prefix")
+
+
+async def test_a_queue_with_other_arguments_is_refused(stage: Stage) -> None:
+    await stage.serve("echo", echo, max_length=10)
+    with pytest.raises(bus.Refused):
+        await soon(stage.serve("echo", echo, max_length=11))
