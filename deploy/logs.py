@@ -1,0 +1,142 @@
+"""Logging to standard error, for people or as JSON lines, with every secret masked."""
+
+import logging
+import re
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, TextIO
+
+import orjson
+
+MASK = "***"
+# A credential is 64 hex digits. So is a hash, which may be shown: everywhere it stands behind `sha256:`.
+SECRETS = (
+    (re.compile(r"(?i)\b(bearer)(\s+|%20)[\w.~+/=-]+"), rf"\1 {MASK}"),
+    (re.compile(r"(?<![\w.-])eyJ[\w-]*\.[\w-]+\.[\w-]*"), MASK),
+    (re.compile(r"(?i)(?<!sha256:)(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])"), MASK),
+    (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^\s/:@\"']*):[^\s/\"'<>]*@"), rf"\1:{MASK}@"),
+)
+# Their debug output is about themselves, and there is much of it.
+LIBRARIES = ("aio_pika", "aiormq", "aiosqlite", "asyncio", "sqlalchemy")
+OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def mask(text: str) -> str:
+    """The text without what must not be shown: bearer tokens, JWTs, credentials, passwords of URLs."""
+    for pattern, instead in SECRETS:
+        text = pattern.sub(instead, text)
+    return text
+
+
+class Masked(logging.Filter):
+    """Masks a record before any formatter sees it: message, arguments, exception, stack and extra fields."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = mask(_message(record)), None
+        if record.exc_info and not record.exc_text:
+            record.exc_text = logging.Formatter().formatException(record.exc_info)
+        record.exc_text = mask(record.exc_text) if record.exc_text else None
+        record.exc_info = None  # a handler that makes its own text of it would show what is masked here
+        record.stack_info = mask(record.stack_info) if record.stack_info else None
+        for name, value in _extra(record).items():
+            delattr(record, name)
+            setattr(record, mask(name), _masked(value))
+        return True
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line: `ts`, `level`, `logger`, `msg`, the record's extra fields, `exception`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "ts": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": record.getMessage(),
+        }
+        line |= {name: value for name, value in _extra(record).items() if name not in line}
+        if trace := _trace(self, record):
+            line["exception"] = trace
+        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+class Lines(logging.Formatter):
+    """Lines for people: local time, level, logger, message, extra fields as `name=value`, the trace below."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = _time(record).astimezone().isoformat(sep=" ", timespec="milliseconds")[:23]
+        parts = [at, f"{record.levelname.lower():<7}", f"{record.name}:", record.getMessage()]
+        parts += [f"{name}={value}" for name, value in _extra(record).items()]
+        trace = _trace(self, record)
+        return " ".join(parts) + (f"\n{trace}" if trace else "")
+
+
+class _OnTerminal(logging.StreamHandler[TextIO]):
+    """The same lines in colours."""
+
+    STYLES: Mapping[int, str] = {logging.DEBUG: "dim", logging.WARNING: "yellow", logging.ERROR: "red"}
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console  # here, as few processes write to a terminal and each would pay for it
+
+        super().__init__(stream)
+        self._console = Console(file=stream, soft_wrap=True, highlight=False, markup=False)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            style = self.STYLES.get(min(record.levelno, logging.ERROR), "")
+            self._console.print(self.format(record), style=style)
+        except Exception:
+            self.handleError(record)
+
+
+def configure(
+    format: Literal["human", "json"] = "human",  # noqa: A002
+    level: str = "info",
+    stream: TextIO | None = None,
+) -> None:
+    """Send every log record and warning to `stream` (standard error), instead of where they went before."""
+    stream = stream or sys.stderr
+    formatter: logging.Formatter = JsonLines() if format == "json" else Lines()
+    on_terminal = format == "human" and stream.isatty()
+    handler: logging.Handler = _OnTerminal(stream) if on_terminal else logging.StreamHandler(stream)
+    handler.setFormatter(formatter)
+    handler.addFilter(Masked())
+    least = logging.getLevelNamesMapping()[level.upper()]
+    logging.basicConfig(handlers=[handler], level=least, force=True)
+    logging.captureWarnings(True)
+    for name in LIBRARIES:
+        logging.getLogger(name).setLevel(max(least, logging.INFO))
+
+
+def _message(record: logging.LogRecord) -> str:
+    try:
+        return record.getMessage()
+    except Exception:
+        return f"{record.msg} {record.args}"  # a call with the wrong arguments is a line like any other
+
+
+def _time(record: logging.LogRecord) -> datetime:
+    return datetime.fromtimestamp(record.created, UTC)
+
+
+def _trace(formatter: logging.Formatter, record: logging.LogRecord) -> str:
+    trace = record.exc_text or (formatter.formatException(record.exc_info) if record.exc_info else "")
+    return "\n".join(part for part in (trace, record.stack_info) if part)
+
+
+def _extra(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in OWN}
+
+
+def _masked(value: Any) -> Any:
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, Mapping):
+        return {mask(str(key)): _masked(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_masked(inner) for inner in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return mask(str(value))

@@ -1,0 +1,310 @@
+"""The settings, in layers: defaults, then `skillbus.toml`, then the environment, then flags; a later layer wins.
+
+A wrong key or value in any layer is an error that says where it stands. No error and no description shows a secret.
+"""
+
+import difflib
+import logging
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import orjson
+from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from deploy.logs import mask
+
+FILE = "skillbus.toml"
+PREFIX = "SKILLBUS_"
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+PACK = re.compile(r"[\w.]+:[\w.]+")
+# Variables with our prefix that are no settings: a credential, the way to the file, the tests' broker, the file
+# tools' own; and what Kubernetes puts into every container beside a service that is called skillbus.
+NO_SETTING = re.compile(
+    r"SKILLBUS_(SESSION|CONFIG|TEST_AMQP_URL|FS_.*"
+    r"|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+(_(PROTO|PORT|ADDR))?)?))"
+)
+SECRET_KEY = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
+
+log = logging.getLogger(__name__)
+
+
+class SettingsError(ValueError):
+    """The settings can't be used; one line for each thing that is wrong."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One effective setting: its value in a form that may be shown, and the layer that it came from."""
+
+    name: str
+    value: str
+    origin: str
+    description: str
+
+
+def _from_text(value: Any) -> Any:
+    """Lists and tables are JSON where they come as text: from the environment and from flags."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return orjson.loads(value)
+    except orjson.JSONDecodeError:
+        raise ValueError("must be JSON") from None
+
+
+def _state_home() -> Path:
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state", "skillbus").expanduser()
+
+
+def _below_state(name: str) -> Any:
+    def default(values: dict[str, Any]) -> Any:
+        return values.get("state_dir", Path()) / name
+
+    return default
+
+
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Settings(BaseSettings):
+    """The effective settings. `Settings(config, **flags)` reads all layers; a flag that is None was not given."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, enable_decoding=False, extra="forbid", frozen=True)
+
+    amqp_url: SecretStr | None = Field(
+        default=None, description="URL of the message broker, amqp:// or amqps://; empty: calls stay in this process"
+    )
+    agent: str = Field(default="skillbus", max_length=64, description="name of the agent: one queue, one card")
+    prefix: str = Field(default="a2a", max_length=32, description="first part of every name on the broker")
+    instance: str | None = Field(
+        default=None, max_length=64, description="what this process calls itself in logs and leases"
+    )
+    state_dir: Path = Field(
+        default_factory=_state_home, description="folder of what outlives a process, made for this user alone"
+    )
+    ledger: str = Field(
+        default_factory=_below_state("ledger.db"),
+        validate_default=True,
+        repr=False,
+        description="file of the SQLite ledger, or postgresql:// URL; default: ledger.db in state_dir",
+    )
+    workspaces: Path = Field(
+        default_factory=_below_state("workspaces"),
+        description="folder of the episodes' worktrees; default: workspaces in state_dir",
+    )
+    slots: int = Field(default=64, ge=1, le=65_535, description="calls that one worker has in hand at a time")
+    lease_seconds: Seconds = Field(
+        default=15.0, gt=0, description="how long a call that a dead worker had stays its own"
+    )
+    grace_seconds: Seconds = Field(
+        default=30.0, ge=0, description="how long running calls may take to end when a worker stops"
+    )
+    max_message_bytes: int = Field(default=1_048_576, ge=1_024, description="largest message body that is accepted")
+    packs: Annotated[tuple[str, ...], BeforeValidator(_from_text)] = Field(
+        default=(), description='packs of skills as "module:attribute", loaded besides the installed ones'
+    )
+    only_packs: Annotated[tuple[str, ...] | None, BeforeValidator(_from_text)] = Field(
+        default=None, description="names of the installed packs to load; default: all"
+    )
+    log_format: Literal["human", "json"] = Field(default="human", description="form of the log on standard error")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="least level that is logged"
+    )
+    tools: Annotated[dict[str, Any], BeforeValidator(_from_text)] = Field(
+        default_factory=dict, repr=False, description="tables handed to the packs, such as [tools.fs]"
+    )
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, config: Path | str | None = None, /, **flags: Any) -> None:
+        """Read every layer. `config` is the file; else SKILLBUS_CONFIG names it, or `skillbus.toml` here if it exists.
+
+        Raises SettingsError with a line for each key and value that is wrong.
+        """
+        known = type(self).model_fields
+        flags = {name: value for name, value in flags.items() if value is not None}
+        path = _find_file(config)
+        table = _read(type(self), path)
+        variables = EnvSettingsSource(type(self))()
+        wrong = [
+            *_unknown(table, known, f"{path}: unknown key"),
+            *_unknown(_variables(known), [_variable(name) for name in known], "unknown environment variable"),
+            *_unknown(map(_flag, flags), [_flag(name) for name in known], "unknown option"),
+        ]
+        origins = dict.fromkeys(table, f"{path}")
+        origins |= {name: _variable(name) for name in variables} | {name: _flag(name) for name in flags}
+        values = {name: value for name, value in (table | variables | flags).items() if name in known}
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            problems = error.errors(include_input=False)
+            wrong += [_line(each, origins, path) for each in problems if each["type"] != "default_factory_not_called"]
+        if wrong:
+            raise SettingsError(wrong)
+        self._origins = origins
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The layers are merged before, so that each value's origin is known."""
+        return (init_settings,)
+
+    @field_validator("amqp_url", mode="before")
+    @classmethod
+    def _check_url(cls, value: Any) -> Any:
+        if value == "":
+            return None
+        if isinstance(value, str) and not re.match(r"amqps?://[^/\s]", value):
+            raise ValueError("must begin with amqp:// or amqps:// and name a host")
+        return value
+
+    @field_validator("agent", "prefix", "instance")
+    @classmethod
+    def _check_name(cls, value: str | None) -> str | None:
+        if value is not None and not NAME.fullmatch(value):
+            raise ValueError("must be of a-z 0-9 . _ - and begin with a letter or digit")
+        return value
+
+    @field_validator("state_dir", "workspaces")
+    @classmethod
+    def _make_absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @field_validator("ledger", mode="before")
+    @classmethod
+    def _name_ledger(cls, value: Any) -> str:
+        if not isinstance(value, str | Path) or not str(value):
+            raise ValueError("must be the path of a SQLite file or a postgresql:// URL")
+        text = str(value)
+        if re.match(r"postgres(ql)?(\+\w+)?://", text):
+            return text
+        path = re.sub(r"^sqlite(\+\w+)?:///", "", text)
+        if "://" in path:
+            raise ValueError("must be the path of a SQLite file or a postgresql:// URL")
+        return str(Path(path).expanduser().absolute())
+
+    @field_validator("packs")
+    @classmethod
+    def _check_packs(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(PACK.fullmatch(name) for name in value):
+            raise ValueError('must be "module:attribute"')
+        return value
+
+    @field_validator("log_format", "log_level", mode="before")
+    @classmethod
+    def _fold_case(cls, value: Any) -> Any:
+        return value.lower() if isinstance(value, str) else value
+
+    @property
+    def ledger_name(self) -> str:
+        """The ledger as it may be shown: without the password of its URL."""
+        return mask(self.ledger)
+
+    def prepare_state_dir(self) -> Path:
+        """Make `state_dir` with access for this user alone; a folder that exists keeps the access that it has."""
+        try:
+            self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingsError([f"state_dir: can't make the folder {self.state_dir}: {error.strerror}"]) from None
+        if self.state_dir.stat().st_mode & 0o022:
+            log.warning("other users may write into %s: what is kept there could be changed by them", self.state_dir)
+        return self.state_dir
+
+    def describe(self) -> list[Setting]:
+        """Every setting in effect, with the layer that it came from; secrets are masked."""
+        return [
+            Setting(name, _shown(getattr(self, name)), self._origins.get(name, "default"), field.description or "")
+            for name, field in type(self).model_fields.items()
+        ]
+
+
+def _find_file(config: Path | str | None) -> Path | None:
+    named = config or os.environ.get(f"{PREFIX}CONFIG")
+    if named:
+        return Path(named).expanduser()
+    return Path(FILE) if Path(FILE).exists() else None
+
+
+def _read(cls: type[Settings], path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        if not path.is_file():
+            raise FileNotFoundError(2, "there is no such file")
+        return dict(TomlConfigSettingsSource(cls, path).toml_data)
+    except OSError as error:
+        raise SettingsError([f"{path}: {error.strerror}"]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError([f"{path}: not TOML: {mask(str(error))}"]) from None
+
+
+def _variable(name: str) -> str:
+    return f"{PREFIX}{name.upper()}"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _variables(known: Iterable[str]) -> list[str]:
+    settings = {_variable(name) for name in known}
+    return sorted(
+        name
+        for name in map(str.upper, os.environ)
+        if name in settings or (name.startswith(PREFIX) and not NO_SETTING.fullmatch(name))
+    )
+
+
+def _unknown(names: Iterable[str], known: Iterable[str], what: str) -> Iterable[str]:
+    known = list(known)
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            yield f"{what} {name}" + (f"; did you mean {near[0]}?" if near else f"; known are {', '.join(known)}")
+
+
+def _line(problem: Mapping[str, Any], origins: Mapping[str, str], path: Path | None) -> str:
+    name, *rest = problem["loc"]
+    origin = origins.get(name, name)
+    where = f"{path}: {name}" if path is not None and origin == f"{path}" else origin
+    where += "".join(f"[{part}]" for part in rest if isinstance(part, int))
+    text = problem["msg"].removeprefix("Value error, ")
+    return f"{where}: {text[:1].lower()}{text[1:]}"
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, SecretStr):
+        return mask(value.get_secret_value())
+    if isinstance(value, Mapping | tuple):
+        return mask(orjson.dumps(_without_secrets(value), default=str).decode())
+    return "" if value is None else mask(str(value))
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: "***" if SECRET_KEY.search(key) else _without_secrets(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_secrets(inner) for inner in value]
+    return value
