@@ -145,6 +145,14 @@ def test_a_link_that_appears_meanwhile_is_not_followed(directory: Directory, tmp
     assert list((tmp_path / "folder").iterdir()) == []
 
 
+def test_a_file_that_became_a_link_is_not_even_tried(directory: Directory, tmp_path: Path) -> None:
+    with directory.resolve("old.txt") as location:
+        (tmp_path / "old.txt").unlink()
+        (tmp_path / "old.txt").symlink_to("/dev/null")
+        with pytest.raises(OSError, match="symbolic links"):
+            location.write(b"new")
+
+
 def test_without_replace_a_file_that_appears_meanwhile_is_safe(directory: Directory, tmp_path: Path) -> None:
     with pytest.raises(FileExistsError):
         put(directory, "old.txt", replace=False)
