@@ -53,11 +53,11 @@ def test_another_credential_proves_nothing() -> None:
         verify(signed(stranger), session, time.time())
 
 
-@pytest.mark.parametrize("expires", [0.0, 1.0, time.time() - 60])
-def test_an_expired_proof_is_refused(expires: float) -> None:
+@pytest.mark.parametrize("ago", [10.0, 3600.0, 1e9])
+def test_an_expired_proof_is_refused(ago: float) -> None:
     credential, session = mint("ep1", GRANTS, ttl=60)
     with pytest.raises(Unauthenticated, match="has expired"):
-        proven(signed(credential, expires=expires), session)
+        proven(signed(credential, expires=time.time() - ago), session)
 
 
 @pytest.mark.parametrize(
