@@ -1,0 +1,118 @@
+"""The command `skillbus`: its parts put together, and the one place where it ends."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.exceptions import TyperException
+
+from . import log, screen, session
+from .call import call
+from .config import config
+from .demo import demo
+from .failure import Code, Failure
+from .skills import skills
+from .why import why
+from .worker import worker
+
+app = typer.Typer(
+    name="skillbus",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo")(demo)
+app.command("worker")(worker)
+app.add_typer(session.app, name="session")
+app.command("skills")(skills)
+app.command("call")(call)
+app.add_typer(log.app, name="log")
+app.command("why")(why)
+app.command("config")(config)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from deploy.release import installed_version
+
+        screen.say(f"skillbus {installed_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def skillbus(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and end.")
+    ] = False,
+) -> None:
+    """Publish tools as A2A skills on a RabbitMQ queue: granted, budgeted and logged.
+
+    [dim]Begin with[/dim]
+
+    skillbus demo
+    skillbus session new ep1 --preset workspace --out ep1.session
+    skillbus call calc --arg expr='6 * 7' --session ep1.session
+
+    [dim]Exit codes[/dim]
+
+    0    done
+    1    usage, client or protocol error
+    2    a worker that can't start
+    3    a log that was changed; a refusal, with --strict
+    130  interrupted, or nobody read the output
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command and end the process with its exit code."""
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        code = _nobody_reads()
+    sys.exit(int(code))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command; its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")  # not every terminal has every letter
+    try:
+        ended = app(args=list(arguments), prog_name="skillbus", standalone_mode=False)
+    except TyperException as error:
+        return _usage(error)
+    except Failure as failure:
+        _say_failure(str(failure))
+        return failure.code
+    except BrokenPipeError:
+        return _nobody_reads()
+    except (KeyboardInterrupt, typer.Abort):
+        return Code.INTERRUPTED
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):
+            return _nobody_reads()
+        raise
+    return ended if isinstance(ended, int) else Code.OK
+
+
+def _usage(error: TyperException) -> int:
+    context = getattr(error, "ctx", None)
+    where = context.command_path if context is not None else "skillbus"
+    text = " ".join(error.format_message().split())
+    if text:  # without a command the help was printed, and there is no text
+        _say_failure(f"{text.rstrip('.')}: see `{where} --help`")
+    return Code.ERROR
+
+
+def _say_failure(text: str) -> None:
+    screen.note(f"{screen.style('error:', 'red')} {screen.legible(text)}")
+
+
+def _nobody_reads() -> int:
+    # What is still in the buffer must not be tried again at exit.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return Code.INTERRUPTED

@@ -1,0 +1,125 @@
+"""`skillbus call`: one call of one skill."""
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+from uuid import uuid4
+
+import typer
+
+from . import screen
+from .arguments import gather
+from .credential import find_credential
+from .duration import parse_duration
+from .envelope import Envelope
+from .failure import Code, Failure, failure_of
+from .options import (
+    AgentName,
+    AmqpUrl,
+    ConfigFile,
+    LedgerPath,
+    Packs,
+    Prefix,
+    SessionFile,
+    StateDir,
+    WorkspacesDir,
+    settings_from,
+)
+from .work import perform
+
+if TYPE_CHECKING:
+    from broker.sessions import Credential
+    from deploy.settings import Settings
+
+
+def call(
+    skill: Annotated[str, typer.Argument(help="The skill's id: `skillbus skills` lists them.")],
+    arg: Annotated[
+        list[str] | None, typer.Option("--arg", "-a", metavar="NAME=TEXT", help="A text argument; repeatable.")
+    ] = None,
+    arg_json: Annotated[
+        list[str] | None,
+        typer.Option("--arg-json", "-j", metavar="NAME=JSON", help="An argument of any kind; repeatable."),
+    ] = None,
+    whole: Annotated[
+        str | None, typer.Option("--json", metavar="OBJECT|@FILE|-", help="All arguments as one JSON object.")
+    ] = None,
+    timeout: Annotated[str, typer.Option("--timeout", help="How long to wait for the result.")] = "60s",
+    message_id: Annotated[
+        str | None, typer.Option("--message-id", help="The call's name: sent again under it, a call is not run again.")
+    ] = None,
+    context: Annotated[
+        str | None, typer.Option("--context", help="The A2A contextId, the episode if left out.")
+    ] = None,
+    json_out: Annotated[
+        bool, typer.Option("--json-out", help="Print the output object's exact bytes, checked.")
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the whole A2A response as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit 3 on a refusal, a denial or a failure.")] = False,
+    session: SessionFile = None,
+    amqp_url: AmqpUrl = None,
+    agent: AgentName = None,
+    prefix: Prefix = None,
+    config: ConfigFile = None,
+    state_dir: StateDir = None,
+    ledger: LedgerPath = None,
+    workspaces: WorkspacesDir = None,
+    pack: Packs = None,
+) -> None:
+    """Call a skill and show what came of it.
+
+    Without an AMQP URL the call runs in this process, on the ledger that
+    a worker would use. Exit code 0 when the call was committed, refusals
+    and denials included; with --strict 3 on those; 1 when it was not.
+
+    [dim]Examples[/dim]
+    skillbus call calc --arg expr='6 * 7' --session ep1.session
+    skillbus call ailang-write --json '{"path": "a.txt", "content": "hi"}'
+    skillbus call read_file --arg path=a.txt --json-out | jq -r .content
+    """
+    if json_out + raw + quiet > 1:
+        raise Failure("give one of --json-out, --raw and --quiet")
+    seconds = parse_duration(timeout, option="--timeout")
+    if not 0 < seconds <= 86_400:
+        raise Failure("--timeout is more than 0 and at most a day")
+    message = {
+        "messageId": message_id or uuid4().hex,
+        "role": "ROLE_USER",
+        "parts": [{"data": gather(arg or [], arg_json or [], whole)}],
+        "metadata": {"skill_id": skill},
+        **({"contextId": context} if context is not None else {}),
+    }
+    credential = find_credential(session)
+    settings = settings_from(
+        config, amqp_url=amqp_url, agent=agent, prefix=prefix,
+        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack,
+    )  # fmt: skip
+    response = perform(_call(settings, credential, message, seconds))
+    if raw:
+        screen.say_json(response)
+        envelope = Envelope.of(response) if strict else None
+    else:
+        envelope = Envelope.of(response)
+        encoded = envelope.encoded
+        if json_out:
+            sys.stdout.buffer.write(encoded + b"\n")
+        elif not quiet:
+            for line in envelope.lines(cut=screen.is_watched()):
+                screen.say(line)
+    if strict and envelope is not None and not envelope.went_well:
+        raise Failure(f"--strict: {skill} ended {envelope.state}, {envelope.metadata.get('outcome')}", code=Code.FAULT)
+
+
+async def _call(
+    settings: "Settings", credential: "Credential", message: dict[str, Any], timeout: float
+) -> dict[str, Any]:
+    from bus import BusError
+
+    from .reach import reach
+
+    async with reach(settings, credential, patience=timeout) as client:
+        try:
+            return await client.send(settings.agent, message, timeout=timeout)
+        except BusError as error:
+            told = failure_of(error)
+            raise Failure(f"{told} (--message-id {message['messageId']})") from error

@@ -1,0 +1,92 @@
+"""How the command ends: its exit codes, and every error that a user can act on as one line that says how."""
+
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from bus import BusError
+
+
+class Code(IntEnum):
+    """The exit codes, as `docs/cli.md` lists them."""
+
+    OK = 0
+    ERROR = 1
+    NO_START = 2
+    FAULT = 3
+    INTERRUPTED = 130
+
+
+class Failure(Exception):
+    """The command can't do what it was asked; the message is one line and says what to do."""
+
+    def __init__(self, message: str, *, code: Code = Code.ERROR) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def failure_of(error: Exception) -> Failure | None:
+    """What to tell the user of an error that came from below; None for one that only a programmer can mend."""
+    from bus import BusError
+
+    if isinstance(error, Failure):
+        return error
+    if isinstance(error, BusError):
+        return Failure(f"{error.reason}: {error.message}. {_advice(error)}")
+    if isinstance(error, BrokenPipeError):
+        return None
+    if isinstance(error, OSError):
+        return Failure(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    return _ledger_failure(error)
+
+
+def _ledger_failure(error: Exception) -> Failure | None:
+    from sqlalchemy.exc import DBAPIError
+
+    from broker.database import LedgerError
+    from broker.provenance import NotFound
+    from broker.sessions import SessionError
+    from broker.worktrees import WorktreeError
+    from deploy.settings import SettingsError
+
+    if isinstance(error, NotFound | LedgerError | SessionError | WorktreeError):
+        return Failure(str(error))
+    if isinstance(error, SettingsError):
+        return Failure("; ".join(error.lines))
+    if isinstance(error, DBAPIError):
+        cause = str(error.orig or error).splitlines()[0]
+        return Failure(f"the ledger can't be read: {cause}. Is it the right file, and is its disk well?")
+    return None
+
+
+def _advice(error: "BusError") -> str:
+    """What to do about an error that travelled."""
+    import bus
+
+    for kind, advice in (
+        (
+            bus.Unauthenticated,
+            "The session is expired, revoked, or of another ledger: see `skillbus session list --all`",
+        ),
+        (bus.AgentNotFound, "Start a worker for it (`skillbus worker`), or check --agent, --prefix and --amqp-url"),
+        (bus.SkillNotFound, "It is absent or not granted to this session: `skillbus skills` lists what is"),
+        (bus.IdempotencyConflict, "Use another --message-id for another call"),
+        (
+            bus.DeadlineExceeded,
+            "Send it again with the same --message-id to get its result, or give it a longer --timeout",
+        ),
+        (bus.Refused, "Check --amqp-url: the user, its password, its permissions and the virtual host"),
+        (bus.ConnectionLost, "Check that the broker at --amqp-url is up, and send it again: it never runs twice"),
+        (bus.Unavailable, f"Try again{_after(error)} with the same --message-id: it never runs twice"),
+        (bus.SandboxUnavailable, "The worktree of the episode must be on the worker's machine: see `--workspaces`"),
+        (bus.InvalidParams, "Check the arguments: `skillbus skills SKILL` shows what a skill takes"),
+        (bus.MethodNotFound, "The agent is of another version than this command"),
+    ):
+        if isinstance(error, kind):
+            return advice
+    return "The worker's log says more"
+
+
+def _after(error: "BusError") -> str:
+    milliseconds = error.metadata.get("retryAfterMs", "")
+    return f" in {int(milliseconds) / 1000:g} s" if milliseconds.isdecimal() else ""

@@ -1,0 +1,99 @@
+"""The options that several commands share, and the settings and the ledger they lead to."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import screen
+from .failure import Failure
+
+if TYPE_CHECKING:
+    from broker.ledger import Ledger
+    from deploy.settings import Settings
+
+_WHERE = "Settings (see `skillbus config`)"
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+SessionFile = Annotated[
+    str | None,
+    typer.Option(
+        "--session",
+        "-s",
+        metavar="FILE",
+        help="The file of the credential; else what $SKILLBUS_SESSION or $WORLD_SESSION holds or names.",
+    ),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="The configuration file; else ./skillbus.toml.", rich_help_panel=_WHERE)
+]
+AmqpUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--amqp-url", metavar="URL", help="The message broker; without one, in this process.", rich_help_panel=_WHERE
+    ),
+]
+AgentName = Annotated[str | None, typer.Option("--agent", help="The agent's name.", rich_help_panel=_WHERE)]
+Prefix = Annotated[
+    str | None, typer.Option("--prefix", help="First part of all names on the broker.", rich_help_panel=_WHERE)
+]
+StateDir = Annotated[
+    Path | None, typer.Option("--state-dir", help="The folder of the ledger and worktrees.", rich_help_panel=_WHERE)
+]
+LedgerPath = Annotated[
+    str | None, typer.Option("--ledger", metavar="PATH|URL", help="The ledger itself.", rich_help_panel=_WHERE)
+]
+WorkspacesDir = Annotated[
+    Path | None, typer.Option("--workspaces", help="The folder of the worktrees.", rich_help_panel=_WHERE)
+]
+Packs = Annotated[
+    list[str] | None,
+    typer.Option("--pack", metavar="MODULE:ATTR", help="One more pack of skills; repeatable.", rich_help_panel=_WHERE),
+]
+
+
+def settings_from(config: Path | None, **flags: Any) -> "Settings":
+    """The settings in effect; a flag that is None, or an empty list, was not given. Raises Failure."""
+    from deploy.settings import Settings, SettingsError
+
+    try:
+        return Settings(config, **{name: value for name, value in flags.items() if value not in (None, [])})
+    except SettingsError as error:
+        raise Failure("; ".join(error.lines)) from None
+
+
+def ledger_is_here(settings: "Settings") -> bool:
+    """Whether the ledger is a SQLite file that exists."""
+    return "://" not in settings.ledger and Path(settings.ledger).is_file()
+
+
+def check_ledger(settings: "Settings") -> None:
+    """Raise Failure for a ledger that nobody has begun: what only reads one must not make it."""
+    if "://" not in settings.ledger and not ledger_is_here(settings):
+        raise Failure(
+            f"there is no ledger {settings.ledger_name} yet: `skillbus session new EPISODE` makes it; "
+            "if yours is elsewhere, name it with --state-dir or --ledger"
+        )
+
+
+@asynccontextmanager
+async def existing_ledger(settings: "Settings") -> AsyncIterator["Ledger"]:
+    """The ledger of the settings, opened, if there is one. Raises Failure, LedgerError."""
+    check_ledger(settings)
+    from deploy.house import open_ledger
+
+    async with await open_ledger(settings) as ledger:
+        yield ledger
+
+
+def warn_of_state_dir(settings: "Settings") -> None:
+    """Say it when other users can look into the state."""
+    try:
+        mode = settings.state_dir.stat().st_mode
+    except OSError:
+        return
+    if mode & 0o077 and settings.state_dir.stat().st_uid == os.getuid():
+        screen.warn(f"{settings.state_dir} is open to others (mode {mode & 0o777:04o}): chmod 700 {settings.state_dir}")

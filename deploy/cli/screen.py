@@ -1,0 +1,86 @@
+"""What the command says: results on stdout, everything else on stderr, colours and motion only for a terminal."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+# C0 and C1 controls but tab and newline: what a tool read may not command the terminal of who looks at it.
+_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\t\n"}
+_ONE_LINE = _CONTROLS | {0x09: "\\t", 0x0A: "\\n"}
+
+
+def legible(text: str, *, lines: bool = False) -> str:
+    """The text with its control characters spelled out; with `lines`, newlines and tabs stay."""
+    return text.translate(_CONTROLS if lines else _ONE_LINE)
+
+
+def say(text: str = "") -> None:
+    """One line of the result."""
+    typer.echo(text, color=_color())
+
+
+def note(text: str) -> None:
+    """One line for whoever is looking."""
+    typer.echo(text, err=True, color=_color())
+
+
+def warn(text: str) -> None:
+    """One line about something that is not as it should be and stops nothing."""
+    note(f"{style('warning:', 'yellow')} {legible(text)}")
+
+
+def style(text: str, *colors: str) -> str:
+    """The text in a colour, bold or dim; streams that are no terminal get it without."""
+    for color in colors:
+        text = typer.style(text, bold=True) if color == "bold" else text
+        text = typer.style(text, dim=True) if color == "dim" else text
+        text = typer.style(text, fg=color) if color not in ("bold", "dim") else text
+    return text
+
+
+def mark(good: bool) -> str:
+    return style("✓", "green") if good else style("✗", "red")
+
+
+def say_json(value: Any, *, line: bool = False) -> None:
+    """A JSON value, on one line or for reading."""
+    typer.echo(json.dumps(value, ensure_ascii=False, indent=None if line else 2), color=False)
+
+
+def say_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Columns that line up; the last one takes whatever it needs."""
+    cells = [[legible(cell) for cell in row] for row in rows]
+    widths = [max(len(line[i]) for line in (headers, *cells)) for i in range(len(headers) - 1)] + [0]
+    say(style(_line(headers, widths), "bold"))
+    for row in cells:
+        say(_line(row, widths))
+
+
+@contextmanager
+def busy(what: str) -> Iterator[None]:
+    """Show at a terminal that something long goes on."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(f"{what} …"):
+        yield
+
+
+def is_watched() -> bool:
+    """Whether the result goes to a terminal."""
+    return sys.stdout.isatty()
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+
+
+def _color() -> bool | None:
+    return False if os.environ.get("NO_COLOR") else None

@@ -1,0 +1,82 @@
+"""The house of one process: ledger, worktrees, catalog, pipeline and agent, opened from the settings."""
+
+import os
+import secrets
+from collections.abc import Mapping
+from typing import Self
+
+import bus
+from broker.agent import SkillAgent
+from broker.ledger import Ledger
+from broker.pipeline import Pipeline
+from broker.worktrees import Worktrees
+from skills import Catalog, PackContext
+
+from .release import installed_version
+from .settings import Settings
+
+
+class House:
+    """Everything that serves calls on this machine: the worker, the command line and the demo open the same one."""
+
+    def __init__(
+        self, settings: Settings, catalog: Catalog, ledger: Ledger, worktrees: Worktrees, *, instance: str
+    ) -> None:
+        self.settings = settings
+        self.catalog = catalog
+        self.ledger = ledger
+        self.worktrees = worktrees
+        self.instance = instance
+        release = installed_version()
+        self.pipeline = Pipeline(
+            catalog, ledger, worktrees, owner=instance, version=release, lease=settings.lease_seconds
+        )
+        self.agent = SkillAgent(settings.agent, self.pipeline, ledger, version=release)
+
+    @classmethod
+    async def open(cls, settings: Settings, *, environ: Mapping[str, str] = os.environ) -> Self:
+        """Load the packs, which may look at `environ`, then open the ledger.
+
+        A pack that can't be loaded is left out, and `catalog.problems` tells of it. Raises LedgerError, SettingsError.
+        """
+        context = PackContext(settings.tools, dict(environ))
+        catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs)
+        ledger = await open_ledger(settings)
+        # An owner of leases is one process, whatever name its operator gave to several.
+        instance = f"{settings.instance or 'worker'}-{secrets.token_hex(4)}"
+        return cls(settings, catalog, ledger, open_worktrees(settings), instance=instance)
+
+    async def serve(self, target: bus.Target, *, patience: bus.Patience | None = None) -> bus.Server:
+        """Take the agent's calls from `target`. Raises Refused, ConnectionLost, InvalidParams."""
+        settings = self.settings
+        return await bus.serve(
+            target,
+            settings.agent,
+            self.agent,
+            prefix=settings.prefix,
+            slots=settings.slots,
+            instance=self.instance,
+            limits=bus.Limits(body=settings.max_message_bytes),
+            patience=patience,
+        )
+
+    async def close(self, grace: float = 0.0) -> None:
+        """Let what runs end within `grace` seconds, then close the ledger."""
+        try:
+            await self.pipeline.close(grace)
+        finally:
+            await self.ledger.close()
+
+
+async def open_ledger(settings: Settings) -> Ledger:
+    """The ledger of the settings; a SQLite file and the folder of the state are made private to this user."""
+    settings.prepare_state_dir()
+    if "://" not in settings.ledger:
+        # SQLite gives the files beside it the access that this one has.
+        os.close(os.open(settings.ledger, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    return await Ledger.open(settings.ledger)
+
+
+def open_worktrees(settings: Settings) -> Worktrees:
+    """The worktrees of the settings."""
+    return Worktrees(settings.workspaces)

@@ -1,0 +1,114 @@
+"""The worker process: opens the house, serves its agent until a signal, and leaves in good order."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import bus
+
+from .house import House
+from .settings import Settings
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+LAST_SECONDS = 2.0
+"""What a worker that has to stop at once takes to let go of the ledger."""
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Serves one agent from one broker.
+
+    The first signal stops it in order: no new calls, the grace of the settings for the running ones, their replies,
+    then the ledger. The second stops it at once: what is running then is left to its redelivery.
+    """
+
+    def __init__(self, settings: Settings, target: bus.Target) -> None:
+        self._settings = settings
+        self._target = target
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._house: House | None = None
+        self._server: bus.Server | None = None
+
+    async def run(self, on_ready: Callable[[House], None]) -> bool:
+        """Serve until a signal; whether everything ended in order. Raises what keeps it from starting.
+
+        `on_ready` is called once calls are taken.
+        """
+        loop = asyncio.get_running_loop()
+        for number in SIGNALS:
+            loop.add_signal_handler(number, self._signalled, number)
+        try:
+            house = await _unless(self._stop, self._start())
+            if house is not None:
+                on_ready(house)
+                await self._stop.wait()
+            in_order = await _unless(self._hurry, self._leave())
+            if in_order is None:
+                await self._drop()
+            return bool(in_order)
+        finally:
+            for number in SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            log.warning("%s again: stopping at once", number.name)
+            self._hurry.set()
+            return
+        grace = self._settings.grace_seconds
+        log.info("%s: taking no more calls; %d running, at most %g s to end", number.name, self._running, grace)
+        self._stop.set()
+
+    async def _start(self) -> House:
+        house = await House.open(self._settings)
+        try:
+            self._server = await house.serve(self._target)
+        except BaseException:
+            await house.close()
+            raise
+        self._house = house
+        return house
+
+    async def _leave(self) -> bool:
+        loop = asyncio.get_running_loop()
+        running = self._running
+        until = loop.time() + self._settings.grace_seconds
+        if self._server is not None:
+            await self._server.stop(self._settings.grace_seconds)
+        in_time = not running or loop.time() < until
+        if not in_time:
+            log.warning("the grace is over and not every call has ended: the rest is left to its redelivery")
+        if self._house is not None:
+            await self._house.close(max(until - loop.time(), 0.0))
+        log.info("stopped")
+        return in_time
+
+    async def _drop(self) -> None:
+        if self._house is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._house.close(), LAST_SECONDS)
+
+    @property
+    def _running(self) -> int:
+        return self._server.stats().running if self._server is not None else 0
+
+
+async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """What `work` returns; None if the event came first, and it was cancelled."""
+    task = asyncio.create_task(work)
+    waiting = asyncio.create_task(event.wait())
+    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if not task.done():
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return None
+    return task.result()
