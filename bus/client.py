@@ -112,6 +112,7 @@ class Client:
         self._pending = Pending()
         self._stats = ClientStats()
         self._reply_queue = ""
+        self._closed = False
         self._number = count(1)
         self._origin = uuid4().hex
         self._requests = Link(
@@ -205,6 +206,7 @@ class Client:
 
     async def close(self) -> None:
         """Close the connections; calls that are pending fail with `ConnectionLost`."""
+        self._closed = True
         for call in self._pending:
             call.fail(ConnectionLost("the client was closed before the answer came"))
         await asyncio.gather(self._requests.close(), self._replies.close())
@@ -233,7 +235,7 @@ class Client:
     ) -> Call:
         if not 0 < timeout <= self._limits.horizon:
             raise InvalidParams(f"a timeout is more than 0 and at most {self._limits.horizon:g} s")
-        if self.state is State.CLOSED:
+        if self._closed:
             raise ConnectionLost("the client is closed")
         if self._requests.state is State.BLOCKED:
             # Waiting here would only hide from the caller that the broker is in distress.

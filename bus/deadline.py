@@ -17,10 +17,11 @@ def after(now: float, seconds: float) -> float:
 def write(deadline: float) -> str:
     """Unix seconds as `2026-11-30T15:01:00.000Z`. Raises `ValueError` outside the years 1 to 9999."""
     try:
-        moment = datetime.fromtimestamp(round(deadline * 1000) / 1000, UTC)
+        seconds, milliseconds = divmod(round(deadline * 1000), 1000)
+        moment = datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, OSError) as error:
         raise ValueError("not a time between the years 1 and 9999") from error
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='seconds')}.{milliseconds:03d}Z"
 
 
 def read(text: str) -> float:

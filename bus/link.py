@@ -27,8 +27,7 @@ class State(StrEnum):
     @classmethod
     def worse(cls, one: "State", other: "State") -> "State":
         """The one of two that allows less."""
-        order = list(cls)
-        return max(one, other, key=order.index)
+        return max(one, other, key=list(cls).index)
 
 
 @dataclass(frozen=True, slots=True)

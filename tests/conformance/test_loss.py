@@ -2,11 +2,13 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
 import bus
 from bus import Backoff, Patience, Reply, Request, Retry, State
+from bus.driver import Outgoing, Properties
 from tests.conformance.stage import PATIENCE, Stage, soon, until
 from tests.conformance.test_calls import HELLO, echo
 from tests.conformance.test_limits import Gate
@@ -157,9 +159,8 @@ async def test_many_calls_survive_many_cuts(stage: Stage) -> None:
     await stage.serve("echo", agent, slots=16)
     client = await stage.connect(retry=Retry(attempts=100, first_reply=1.0, pause=0.1))
     calls = asyncio.gather(*(client.send("echo", {**HELLO, "messageId": f"k-{n}"}) for n in range(400)))
-    for side in ("server", "client", "server", "client"):
-        answered = len(runs)
-        await until(lambda: len(runs) >= min(answered + 40, 400))
+    for goal, side in ((40, "server"), (80, "client"), (120, "server"), (160, "client")):
+        await until(lambda goal=goal: len(runs) >= goal)  # type: ignore[misc]
         stage.cut(side)
     assert [response["id"] for response in await soon(calls, 60)] == [f"k-{n}" for n in range(400)]
     assert client.stats().pending == 0
@@ -185,9 +186,8 @@ async def test_a_late_reply_never_raises(stage: Stage) -> None:
     await stage.serve("echo", echo)
     client = await stage.connect()
     connection = await stage.raw()
-    from bus.driver import Outgoing, Properties
-
-    for number, headers in enumerate(({"a2a-final": True}, {}, {"a2a-final": "odd"}), start=1):
+    odd: list[dict[str, Any]] = [{"a2a-final": True}, {}, {"a2a-final": "odd"}]
+    for number, headers in enumerate(odd, start=1):
         properties = Properties(correlation_id=f"unknown-{number}", headers=headers)
         await soon(connection.publish(Outgoing("", client._reply_queue, b"?", properties)))
     await soon(connection.publish(Outgoing("", client._reply_queue, b"", Properties())))

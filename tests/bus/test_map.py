@@ -1,0 +1,38 @@
+"""The package's map and its floor."""
+
+import ast
+import sys
+from pathlib import Path
+
+import bus
+
+FOLDER = Path(bus.__file__).parent
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").partition(".")[0])
+    return found
+
+
+def test_everything_public_is_there() -> None:
+    assert len(set(bus.__all__)) == len(bus.__all__)
+    for name in bus.__all__:
+        assert hasattr(bus, name), name
+
+
+def test_the_bus_stands_on_the_ground() -> None:
+    for path in FOLDER.glob("*.py"):
+        allowed = {"bus", "orjson", *sys.stdlib_module_names}
+        if path.name == "amqp.py":
+            allowed |= {"aio_pika", "aiormq", "yarl"}
+        assert imports(path) <= allowed, path.name
+
+
+def test_files_are_small() -> None:
+    for path in FOLDER.glob("*.py"):
+        assert len(path.read_text().splitlines()) < 430, path.name
