@@ -1,5 +1,6 @@
 import json
 import math
+from contextlib import suppress
 from decimal import Decimal
 from random import Random
 from typing import Any
@@ -61,10 +62,8 @@ def test_floats_are_plain_decimals(value: float) -> None:
 
 @given(st.binary())
 def test_no_input_breaks_the_parser(data: bytes) -> None:
-    try:
+    with suppress(NotCanonical):
         encode(parse(data))
-    except NotCanonical:
-        pass
 
 
 @pytest.mark.parametrize(

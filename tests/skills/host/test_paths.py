@@ -35,7 +35,7 @@ def test_the_first_bad_segment_is_refused(path: str, text: str) -> None:
     assert str(raised.value) == text
 
 
-@given(st.text(alphabet="./\\abc:~ "))
+@given(st.text(alphabet="./\\abc~ "))
 def test_what_passes_stays_inside_and_is_stable(given_path: str) -> None:
     try:
         path = normalised(given_path)
