@@ -17,8 +17,8 @@ MAX_DIGITS = 4_300  # of the answer, Python's own limit
 
 _TOO_LARGE = 10**MAX_DIGITS
 _TOKEN = re.compile(r"[\w.]+|\S")
-# A number run into a keyword (`1if`) or a backslash is never arithmetic. Python's parser may warn about either, and
-# warnings are the whole process's business, so it is not asked.
+# A number run into a keyword (`1if`), or a backslash within a line, is never arithmetic. Python's parser may warn
+# about either, and warnings are the whole process's business, so it is not asked.
 _GLUED = re.compile(r"[\d.][\w.]*?(?:and|else|for|if|in|is|not|or)")
 
 Number = int | float | complex
@@ -67,7 +67,7 @@ def evaluate(expression: str) -> str:
 
 def _parsed(expression: str) -> ast.expr:
     tokens = nesting = deepest = 0
-    glued = "\\" in expression
+    glued = "\\" in expression.replace("\\\n", "")
     for match in _TOKEN.finditer(expression):
         word = match[0]
         tokens += 2 if word[0].isalpha() else 1

@@ -10,7 +10,7 @@ from ..directory import Directory
 from ..errors import Escape, Protected, Refused
 from ..location import Location
 from ..plan import Plan, PlannedEffect
-from ..skill import Context, Done, EffectResult, Failed, Outcome
+from ..skill import Context, Done, EffectResult, Outcome
 from .envelope import observation
 from .paths import hidden, normalised
 from .settings import FileSettings
@@ -109,7 +109,8 @@ class FileTool:
         waiting on a busy loop. What may take longer, or wait for the disk's journal, gets its thread.
         """
         if context.worktree is None:
-            return Failed(f"{self.name} needs a worktree")
+            root = self.settings.root.value or "."
+            return Done(self.failure(effect.payload["path"], f"workspace root is not a directory: {root}"))
         if brief:
             return Done(self._answer(context.worktree, effect.payload, act))
         return Done(await asyncio.to_thread(self._answer, context.worktree, effect.payload, act))

@@ -100,6 +100,7 @@ def test_whatever_it_is_given_it_answers_or_tells_why_not(expression: str) -> No
         ("(" * MAX_NESTING + "1" + ")" * MAX_NESTING, "1"),
         ("(1 +\n  2)", "3"),
         ("1 # ((((", "1"),
+        ("1 + \\\n2", "3"),
     ],
 )  # fmt: skip
 def test_what_is_within_the_limits_is_exact(expression: str, value: str) -> None:

@@ -17,7 +17,6 @@ from skills import (
     Directory,
     Done,
     EffectResult,
-    Failed,
     PackContext,
     Protection,
     Skill,
@@ -81,10 +80,12 @@ def test_an_effect_without_an_output_is_told(skill: Skill, status: Any) -> None:
 
 
 @pytest.mark.parametrize("skill", TOOLS, ids=lambda skill: skill.id)
-async def test_without_a_worktree_the_handler_fails(skill: Skill) -> None:
+async def test_without_a_worktree_nothing_is_looked_for_anywhere_else(skill: Skill) -> None:
     assert skill.handler is not None
     effect = skill.plan({"path": "a.txt", "content": ""}).effects[0]
-    assert await skill.handler(effect, Context("i", "e", time() + 60)) == Failed(f"{skill.id} needs a worktree")
+    outcome = await skill.handler(effect, Context("i", "e", time() + 60))
+    assert isinstance(outcome, Done)
+    assert outcome.output["error"] == "workspace root is not a directory: ."
 
 
 @pytest.mark.parametrize("skill", TOOLS, ids=lambda skill: skill.id)

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import time
@@ -56,7 +57,7 @@ def settings_of(row: Row, places: dict[str, str]) -> FileSettings:
     return settings
 
 
-async def answer(skill: Skill, arguments: Any, worktree: Path) -> Mapping[str, Any]:
+async def answer(skill: Skill, arguments: Any, root: Path) -> Mapping[str, Any]:
     """What the caller gets: the plan's result, or what the finish phase makes of the handler's."""
     plan = skill.plan(arguments)
     if plan.result is not None:
@@ -65,8 +66,9 @@ async def answer(skill: Skill, arguments: Any, worktree: Path) -> Mapping[str, A
     assert plan.finish
     assert skill.handler is not None
     assert skill.finish is not None
-    with Directory.open(worktree) as directory:
-        outcome = await skill.handler(plan.effects[0], Context("i", "e", time() + 60, directory))
+    with ExitStack() as resources:
+        worktree = resources.enter_context(Directory.open(root)) if root.is_dir() else None
+        outcome = await skill.handler(plan.effects[0], Context("i", "e", time() + 60, worktree))
     assert isinstance(outcome, Done)
     return skill.finish(arguments, EffectResult("e1", plan.effects[0].effect, "ok", "sha256:0", outcome.output))
 
@@ -93,7 +95,7 @@ async def test_a_file_tool_answers_as_recorded(row: Row, tmp_path: Path) -> None
     lay_out(workspace, row["workspace"], places)
     settings = settings_of(row, places)
     skill = TOOLS[row["tool"]](settings)
-    root = Path(settings.root.value or workspace)
+    root = Path(settings.root.value or expand(row.get("cwd", str(workspace)), places))
 
     departure = DEPARTURES.get(row["id"])
     for step in row.get("steps", [row]):
