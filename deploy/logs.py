@@ -17,8 +17,8 @@ SECRETS = (
     (re.compile(r"(?i)(?<!sha256:)(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])"), MASK),
     (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^\s/:@\"']*):[^\s/\"'<>]*@"), rf"\1:{MASK}@"),
 )
-# Their debug output is about themselves, and there is much of it.
-LIBRARIES = ("aio_pika", "aiormq", "aiosqlite", "asyncio", "sqlalchemy")
+# What they say below a warning is about themselves, every statement with its values among it.
+LIBRARIES = ("aio_pika", "aiormq", "asyncio", "sqlalchemy")
 OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -107,7 +107,7 @@ def configure(
     logging.basicConfig(handlers=[handler], level=least, force=True)
     logging.captureWarnings(True)
     for name in LIBRARIES:
-        logging.getLogger(name).setLevel(max(least, logging.INFO))
+        logging.getLogger(name).setLevel(max(least, logging.WARNING))
 
 
 def _message(record: logging.LogRecord) -> str:

@@ -160,8 +160,8 @@ async def test_malformed_messages_never_stop_a_worker(site: Site) -> None:
         dead = await channel.get_queue("a2a.dead")
         for name, changes in MALFORMED.items():
             fields: dict[str, Any] = {
-                "content_type": "application/a2a+json", "type": "SendMessage", "message_id": "m", "correlation_id": name,
-                "reply_to": replies.name, "user_id": "guest", "headers": {"a2a-version": "1.0"},
+                "content_type": "application/a2a+json", "type": "SendMessage", "message_id": "m",
+                "correlation_id": name, "reply_to": replies.name, "user_id": "guest", "headers": {"a2a-version": "1.0"},
             }  # fmt: skip
             fields |= changes
             body = fields.pop("body", b'{"message":{}}')
@@ -188,6 +188,7 @@ async def test_the_broker_is_killed_while_calls_run(fragile_site: Site, rabbitmq
     site = fragile_site
     credential = await site.session(Test_Mark=1000)
     await asyncio.gather(site.worker(), site.worker())
+    await asyncio.to_thread(rabbitmq_node.settle)  # the queue is new
     path = tmp_path / "marks"
     async with site.client(credential) as client:
 
