@@ -124,8 +124,10 @@ def node_to_kill() -> Iterator[PrivateNode]:
 
 
 @pytest.fixture
-def rabbitmq_node(node_to_kill: PrivateNode) -> Iterator[PrivateNode]:
+def rabbitmq_node(request: pytest.FixtureRequest, node_to_kill: PrivateNode) -> Iterator[PrivateNode]:
     """A running node that the test may kill, stop, freeze and restart. The next test gets it running again."""
+    if hasattr(request.config, "workerinput") and not request.node.nodeid.endswith("@rabbitmq_node"):
+        pytest.fail("the tests that kill their node share one worker: run pytest with --dist loadgroup", pytrace=False)
     yield node_to_kill.start()
     if node_to_kill.pid is not None:
         os.kill(node_to_kill.pid, signal.SIGCONT)
