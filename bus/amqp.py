@@ -5,6 +5,7 @@ aio-pika opens the connection and its channels, declares and subscribes. Message
 """
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -41,7 +42,9 @@ _REFUSALS = (
     aiormq.ChannelPreconditionFailed,
     aiormq.ChannelLockedResource,
     aiormq.IncompatibleProtocolError,
+    ssl.SSLCertVerificationError,
 )
+_REFUSAL_CODES = (403, 530)
 
 
 class Amqp:
@@ -79,8 +82,10 @@ class Amqp:
             await _answer(raw.connect(timeout=TIMEOUT))
             connection = AmqpConnection(raw, tap, window=self._window, heartbeat=self._heartbeat)
             await connection.open()
-        except BaseException:
+        except BaseException as error:
             tap.abort()
+            if isinstance(error, ConnectionLost) and tap.farewell is not None and tap.farewell[0] in _REFUSAL_CODES:
+                raise Refused(f"the broker refuses: {tap.farewell[1]}") from error
             raise
         return connection
 
@@ -118,6 +123,7 @@ class AmqpConnection:
         self._tap = tap
         self._loop = asyncio.get_running_loop()
         self._publisher = Publisher(tap, window=window)
+        self._lasting: list[AbstractChannel] = []
         self._heartbeat = heartbeat
         self._pulse: asyncio.TimerHandle | None = None
         self.lost: asyncio.Future[str] = self._loop.create_future()
@@ -188,16 +194,13 @@ class AmqpConnection:
 
     async def close(self) -> None:
         """See `bus.driver.Connection.close`."""
-        if not self.lost.done():
-            self._publisher.flush()
-            # The library waits for the broker, which need not be there any more.
-            closing = asyncio.ensure_future(self._raw.close())
-            await asyncio.wait({closing}, timeout=_CLOSE_TIMEOUT)
-            if not closing.done():
-                closing.cancel()
-            elif not closing.cancelled():
-                closing.exception()
-            self._lose("closed")
+        self._publisher.flush()
+        # The library waits for the broker, which need not be there any more.
+        closing = asyncio.ensure_future(self._finish())
+        closing.add_done_callback(_forget)
+        await asyncio.wait({closing}, timeout=_CLOSE_TIMEOUT)
+        closing.cancel()
+        self._lose("closed")
         self._tap.abort()
 
     def write(self, data: bytes) -> None:
@@ -212,8 +215,15 @@ class AmqpConnection:
         channel = self._raw.channel(publisher_confirms=confirms, on_return_raises=confirms)
         await self.ask(channel.initialize())
         if lasting:
+            self._lasting.append(channel)
             channel.close_callbacks.add(self._on_closed)
         return channel
+
+    async def _finish(self) -> None:
+        await self._raw.close()
+        for channel in self._lasting:
+            await channel.closed()
+        await asyncio.sleep(0)  # for the last callbacks of the library
 
     async def _close_channel(self, channel: AbstractChannel) -> None:
         if not channel.is_closed and not self.lost.done():

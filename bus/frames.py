@@ -22,7 +22,7 @@ OVERHEAD = 8
 # Class and method numbers, as the first four bytes of a method frame's payload.
 DELIVER, RETURN, ACK, NACK = 0x003C003C, 0x003C0032, 0x003C0050, 0x003C0078
 _PUBLISH, _REJECT = 0x003C0028, 0x003C005A
-BLOCKED, UNBLOCKED = 0x000A003C, 0x000A003D
+BLOCKED, UNBLOCKED, CLOSE = 0x000A003C, 0x000A003D, 0x000A0032
 
 HEARTBEAT_FRAME = bytes((HEARTBEAT, 0, 0, 0, 0, 0, 0, END))
 
@@ -106,6 +106,12 @@ def read_return(payload: bytes) -> Return:
         strings.append(payload[at + 1 : end].decode(errors="replace"))
         at = end
     return Return(_U16.unpack_from(payload, 4)[0], *strings)
+
+
+def read_close(payload: bytes) -> tuple[int, str]:
+    """The code and the text of a `connection.close`."""
+    end = 7 + payload[6]
+    return _U16.unpack_from(payload, 4)[0], payload[7:end].decode(errors="replace")
 
 
 def read_confirm(payload: bytes) -> tuple[int, bool]:

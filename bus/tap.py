@@ -58,6 +58,8 @@ class Tap(asyncio.StreamReaderProtocol):
         self.sinks: dict[int, Sink] = {}
         self.heard = loop.time()
         self.writable = True
+        self.farewell: tuple[int, str] | None = None
+        """Code and text of the broker's `connection.close`."""
         self.on_blocked: Callable[[bool], None] | None = None
         self.on_writable: Callable[[], None] | None = None
         self.on_lost: Callable[[str], None] | None = None
@@ -69,7 +71,13 @@ class Tap(asyncio.StreamReaderProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self.on_lost is not None:
-            self.on_lost(f"the connection broke: {exc}" if exc else "the broker closed the connection")
+            self.on_lost(self._reason(exc))
+
+    def _reason(self, exc: Exception | None) -> str:
+        if self.farewell is not None:
+            code, text = self.farewell
+            return f"the broker closed the connection: {code} {text}"
+        return f"the connection broke: {exc}" if exc else "the other side closed the connection"
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -118,8 +126,8 @@ class Tap(asyncio.StreamReaderProtocol):
                 break
             if data[end - 1] != frames.END:
                 raise ValueError("a frame does not end where it should")
-            if channel == 0:
-                self._watch(kind, data, at)
+            if channel == 0 and kind == frames.METHOD:
+                self._watch(data[at + 7 : end - 1])
             sink = self.sinks.get(channel)
             if sink is None or not self._take(sink, kind, channel, data[at + 7 : end - 1]):
                 for_library.append(data[at:end])
@@ -132,11 +140,12 @@ class Tap(asyncio.StreamReaderProtocol):
             super().data_received(frames.HEARTBEAT_FRAME)
         return at
 
-    def _watch(self, kind: int, data: bytes, at: int) -> None:
-        if kind == frames.METHOD and self.on_blocked is not None:
-            (index,) = _INDEX.unpack_from(data, at + 7)
-            if index in (frames.BLOCKED, frames.UNBLOCKED):
-                self.on_blocked(index == frames.BLOCKED)
+    def _watch(self, payload: bytes) -> None:
+        (index,) = _INDEX.unpack_from(payload)
+        if index == frames.CLOSE:
+            self.farewell = frames.read_close(payload)
+        elif index in (frames.BLOCKED, frames.UNBLOCKED) and self.on_blocked is not None:
+            self.on_blocked(index == frames.BLOCKED)
 
     def _take(self, sink: Sink, kind: int, channel: int, payload: bytes) -> bool:
         if kind == frames.METHOD:

@@ -178,4 +178,12 @@ async def test_events_are_told() -> None:
     assert held
     assert tap.writable
     tap.connection_lost(OSError("reset"))
-    assert events[2:] == ["writable", "the connection broke: reset"]
+    tap.connection_lost(None)
+    tap.data_received(m(commands.Connection.Close(320, "CONNECTION_FORCED", 0, 0), 0))
+    tap.connection_lost(None)
+    assert events[2:] == [
+        "writable",
+        "the connection broke: reset",
+        "the other side closed the connection",
+        "the broker closed the connection: 320 CONNECTION_FORCED",
+    ]

@@ -1,6 +1,7 @@
 """A TCP proxy in front of a broker, so that a test can break connections as a network would."""
 
 import asyncio
+import ssl
 from contextlib import suppress
 from typing import Self
 from urllib.parse import urlsplit, urlunsplit
@@ -9,8 +10,9 @@ from urllib.parse import urlsplit, urlunsplit
 class Proxy:
     """Forwards bytes both ways until it is told to cut."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, tls: ssl.SSLContext | None = None) -> None:
         self._upstream = urlsplit(url)
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._pumps: set[asyncio.Task[None]] = set()
@@ -25,7 +27,8 @@ class Proxy:
         assert self._server is not None
         port = self._server.sockets[0].getsockname()[1]
         user = self._upstream.netloc.rpartition("@")[0]
-        return urlunsplit(self._upstream._replace(netloc=f"{user}@127.0.0.1:{port}"))
+        scheme = "amqps" if self._tls else "amqp"
+        return urlunsplit(self._upstream._replace(scheme=scheme, netloc=f"{user}@127.0.0.1:{port}"))
 
     def cut(self) -> int:
         """Break all connections. Returns how many."""
@@ -51,7 +54,7 @@ class Proxy:
                 await writer.drain()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=self._tls)
         return self
 
     async def __aexit__(self, *_: object) -> None:
