@@ -64,7 +64,7 @@ class PrivateNode:
     def __init__(
         self, folder: Path | str | None = None, *, config: Mapping[str, str] | None = None, start_timeout: float = 60.0
     ) -> None:
-        self._programs, self._epmd_program = _find_programs()
+        self._programs, self._epmd_program = find_programs()
         self._config = dict(config or {})
         self._start_timeout = start_timeout
         self._temporary = folder is None
@@ -72,6 +72,7 @@ class PrivateNode:
         self._lock: IO[str] | None = None
         self._known_ports: Ports | None = None
         self._children: list[Child] = []  # epmd, then the node
+        atexit.register(self._close_at_exit, os.getpid())
 
     @property
     def ports(self) -> Ports:
@@ -187,7 +188,6 @@ class PrivateNode:
                 lock.close()
                 raise NodeError(f"another RabbitMQ node runs in {self.folder}") from None
             self._lock = lock
-            atexit.register(self._close_at_exit, os.getpid())
         (self.folder / "log").mkdir(exist_ok=True)
         settings = {"loopback_users.guest": "true", "log.console": "false", "log.file.level": "warning"} | self._config
         (self.folder / "rabbitmq.conf").write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
@@ -282,7 +282,8 @@ def _choose_ports() -> Ports:
     raise NodeError(f"no free ports on {HOST} between {PORTS.start} and {PORTS.stop}")
 
 
-def _find_programs() -> tuple[Path, str]:
+def find_programs() -> tuple[Path, str]:
+    """The folder of RabbitMQ's scripts, and Erlang's epmd. Raises NodeError, which says what to install."""
     # What Debian has on the PATH changes to the user rabbitmq and refuses any other; it links to where the scripts are.
     released, packaged = os.environ.get("RABBITMQ_HOME", "/none"), Path("/usr/lib/rabbitmq/bin")
     folders = [Path(released, "sbin"), packaged, Path(shutil.which("rabbitmq-server") or "/none").resolve().parent]

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from deploy.rabbitmq import NodeError, PrivateNode
+from deploy.rabbitmq import NodeError, PrivateNode, find_programs
 
 GIVEN_URL = os.environ.get("SKILLBUS_TEST_AMQP_URL", "")
 FOREIGN_PREFIXES = ("SKILLBUS_", "MKLANG_", "GIT_", "XDG_")
@@ -110,16 +110,19 @@ def rabbitmq_url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def node_to_kill() -> Iterator[PrivateNode]:
-    with contextlib.ExitStack() as resources:
-        try:
-            node = resources.enter_context(PrivateNode())
-        except NodeError as error:
-            if GIVEN_URL:
-                pytest.skip(
-                    "SKILLBUS_TEST_AMQP_URL names a broker that no test may kill, and there is no RabbitMQ here"
-                )
-            pytest.fail(str(error), pytrace=False)
+def rabbitmq_programs() -> None:
+    """For tests that start nodes themselves."""
+    try:
+        find_programs()
+    except NodeError as error:
+        if GIVEN_URL:
+            pytest.skip("SKILLBUS_TEST_AMQP_URL names a broker that no test may kill, and there is no RabbitMQ here")
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+def node_to_kill(rabbitmq_programs: None) -> Iterator[PrivateNode]:
+    with PrivateNode() as node:
         yield node
 
 

@@ -18,7 +18,11 @@ from tests.deploy.test_child import ends
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.rabbitmq, pytest.mark.xdist_group("rabbitmq_node")]
+pytestmark = [
+    pytest.mark.rabbitmq,
+    pytest.mark.usefixtures("rabbitmq_programs"),
+    pytest.mark.xdist_group("rabbitmq_node"),
+]
 
 
 def processes_of(folder: Path) -> list[int]:
