@@ -133,6 +133,7 @@ class Server:
         self._slots = asyncio.Semaphore(slots)
         self._stats = ServerStats()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._too_late: list[Incoming] = []
         self._consumer: Consumer | None = None
         self._stopping = False
         self._closed = asyncio.Event()
@@ -172,6 +173,10 @@ class Server:
         try:
             if self._consumer is not None:
                 await self._consumer.cancel()
+            # Not before the consumer is gone, or it would get them again, and again, up to the delivery limit.
+            for message in self._too_late:
+                self._stats.requeued += 1
+                message.reject(requeue=True)
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=grace)
             if self._tasks:
@@ -215,8 +220,7 @@ class Server:
         if message.redelivered:
             self._stats.redelivered += 1
         if self._stopping:
-            self._stats.requeued += 1
-            message.reject(requeue=True)
+            self._too_late.append(message)
             return
         # Outside of the driver's callback, so that no event of the connection ends a running agent.
         task = asyncio.create_task(self._handle(message))
@@ -319,6 +323,11 @@ class Server:
                     message.reject(requeue=True)
                     return False
                 await asyncio.sleep(_REPLY_PAUSE * tries)
+            except BusError as error:
+                _log.error("agent %s: dead-lettered a message whose reply cannot be sent: %s", self._agent_name, error)
+                self._stats.dead_lettered += 1
+                message.reject(requeue=False)
+                return False
             else:
                 return True
 
