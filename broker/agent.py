@@ -158,12 +158,10 @@ class SkillAgent:
 
     def _artifact(self, receipt: Receipt) -> dict[str, Any]:
         output = orjson.loads(receipt.output)
-        failed = receipt.state != "completed" or output.get("ok") is False
-        said = output.get("status")
         metadata = {
             "tool": receipt.skill,
             "tier": receipt.metadata.get("tier", "live"),
-            "status": said if said in ("ok", "error") else "error" if failed else "ok",
+            "status": _status(receipt.state, output),
             "retryable": output.get("retryable") is True or receipt.metadata.get("retryable") is True,
             "untrusted": output.get("untrusted") is not False,
             "outcome": receipt.outcome,
@@ -171,14 +169,20 @@ class SkillAgent:
             "invocation": invocation_id(receipt.episode, receipt.task_id),
             "output": receipt.output_ref,
         }
-        skill = self._pipeline.catalog.get(receipt.skill)
-        part: dict[str, Any]
-        if skill is not None and skill.contract.output_mode == "text/plain" and isinstance(output.get("text"), str):
+        part: dict[str, Any] = {"data": orjson.Fragment(receipt.output), "mediaType": "application/json"}
+        if receipt.metadata.get("mode") == "text/plain" and output.keys() == {"text", "world"}:
+            # just these two, so that who has the artifact can rebuild the output and check its hash
             metadata["world"] = output["world"]
             part = {"text": output["text"], "mediaType": "text/plain"}
-        else:
-            part = {"data": orjson.Fragment(receipt.output), "mediaType": "application/json"}
         return {"artifactId": f"{receipt.task_id}-output", "name": receipt.skill, "parts": [part], "metadata": metadata}
+
+
+def _status(state: str, output: Mapping[str, Any]) -> str:
+    """`ok` or `error`: what the output says of itself, in any of the ways that packs have, if the call went through."""
+    if output.get("status") in ("ok", "error"):
+        return str(output["status"])
+    said = output.get("ok") is not False and not str(output.get("text", "")).startswith("error: ")
+    return "ok" if state == "completed" and said else "error"
 
 
 def _listed(contract: Contract) -> dict[str, Any]:

@@ -361,6 +361,7 @@ class Pipeline:
             interpreter=self._interpreter.ref,
             metadata={
                 "tier": planned.skill.tier,
+                "mode": planned.skill.contract.output_mode,
                 **({"reason": ran.reason} if ran and ran.reason else {}),
                 **({"retryable": True} if ran and ran.retryable else {}),
             },

@@ -40,7 +40,8 @@ class Contract(_Declaration):
     asked for to see and call the skill (None: no grant is needed); `effects` are the triples that its plan
     may name. `deadline` is the longest that the handler may run, in seconds. `repeatable` says that running
     the effect again after a crash, in the same place, is harmless. `output_mode` is the media type of the
-    answer: `application/json` is one data part; `text/plain` is one text part, the output's `text` member.
+    answer: `application/json` is one data part; `text/plain` is one text part, the only member `text` of an output,
+    which begins with `error: ` when it says that there is no answer.
     """
 
     id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")

@@ -34,11 +34,8 @@ CONTRACT = Contract(
     },
     output_schema={
         "type": "object",
-        "properties": {
-            "ok": {"type": "boolean", "description": "Whether there is a value"},
-            "text": {"type": "string", "description": "The value, or `error: …`; all that a caller is shown"},
-        },
-        "required": ["ok", "text"],
+        "properties": {"text": {"type": "string", "description": "The value, or `error: …`"}},
+        "required": ["text"],
     },
     repeatable=True,
     output_mode="text/plain",
@@ -53,17 +50,17 @@ def calc() -> Skill:
 
 def plan(arguments: Any) -> Plan:
     if not isinstance(arguments, Mapping):
-        return Plan(result=_output(error="arguments must be a JSON object"), refused=True)
+        return Plan(result={"text": "error: arguments must be a JSON object"}, refused=True)
     try:
         expression = text(arguments.get("expr") or arguments.get("query") or "").strip()
     except ValueError as error:
-        return Plan.answer(_output(error=str(error)))
+        return Plan.answer({"text": legible(f"error: {error}")})
+    return Plan.answer({"text": legible(_answer(expression))})
+
+
+def _answer(expression: str) -> str:
     try:
-        return Plan.answer(_output(evaluate(expression)))
+        return evaluate(expression)
     except Unevaluable as reason:
         shown = expression if len(expression) <= MAX_LENGTH else f"{expression[:SHOWN]}…"
-        return Plan.answer(_output(error=f"could not evaluate {shown!r} ({reason})"))
-
-
-def _output(value: str = "", *, error: str | None = None) -> dict[str, Any]:
-    return {"ok": error is None, "text": value if error is None else legible(f"error: {error}")}
+        return f"error: could not evaluate {shown!r} ({reason})"

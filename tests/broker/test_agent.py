@@ -195,7 +195,7 @@ async def test_a_skill_that_answers_in_text(house: House, catalog: Any, ledger: 
 
     words = Catalog()
     contract = _contract("words", access=None, effects=(), output_mode="text/plain")
-    assert words.add("words", [Skill(contract, lambda _: Plan.answer({"ok": False, "text": "error: no"}))])
+    assert words.add("words", [Skill(contract, lambda _: Plan.answer({"text": "error: no"}))])
     agent = SkillAgent("house", Pipeline(words, ledger, worktrees, owner="w", version="0"), ledger, version="1")
     task = (await House(agent, house.credential).send("words", {}))["task"]
     (artifact,) = task["artifacts"]
