@@ -11,7 +11,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +47,10 @@ def main() -> None:
         return
     url = os.environ.get("SKILLBUS_TEST_AMQP_URL")
     console = Console()
-    with nullcontext() if url else PrivateNode() as node:
-        figures = asyncio.run(bench(url or node.url, options, console))
+    with ExitStack() as stack:
+        if url is None:
+            url = stack.enter_context(PrivateNode()).url
+        figures = asyncio.run(bench(url, options, console))
     report(figures, console)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
@@ -93,7 +95,7 @@ async def bench(url: str, options: argparse.Namespace, console: Console) -> dict
                         if number:
                             runs.setdefault((name, in_flight), []).append(one)
         entries = await check(folder)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": name, "in_flight": n, "rate": m.rate, "p50_ms": m.p50, "p99_ms": m.p99}
         for (name, n), m in ((key, middle(found)) for key, found in runs.items())
     ]

@@ -6,11 +6,12 @@ queue. Nothing is checked, signed, granted or logged.
 
 import asyncio
 import uuid
+from typing import Any
 
 import aio_pika
 from aio_pika.abc import AbstractIncomingMessage
 
-QUEUE_ARGUMENTS = {"x-queue-type": "quorum"}
+QUORUM: Any = {"x-queue-type": "quorum"}
 
 
 async def serve(url: str, queue_name: str) -> None:
@@ -19,7 +20,7 @@ async def serve(url: str, queue_name: str) -> None:
     async with connection:
         channel = await connection.channel(publisher_confirms=True)
         await channel.set_qos(prefetch_count=64)
-        queue = await channel.declare_queue(queue_name, durable=True, arguments=QUEUE_ARGUMENTS)
+        queue = await channel.declare_queue(queue_name, durable=True, arguments=QUORUM)
 
         async def answer(message: AbstractIncomingMessage) -> None:
             await channel.default_exchange.publish(
@@ -53,7 +54,8 @@ class Caller:
 
     async def call(self, body: bytes) -> bytes:
         key = uuid.uuid4().hex
-        self._waiting[key] = reply = asyncio.get_running_loop().create_future()
+        reply: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = reply
         message = aio_pika.Message(
             body, correlation_id=key, reply_to=self._replies.name, delivery_mode=aio_pika.DeliveryMode.PERSISTENT
         )

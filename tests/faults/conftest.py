@@ -1,5 +1,4 @@
 import asyncio
-import json
 import os
 import sys
 from collections.abc import AsyncIterator
@@ -121,7 +120,7 @@ def outcome(answer: dict[str, Any]) -> tuple[str, str]:
 
 def output(answer: dict[str, Any]) -> dict[str, Any]:
     data: dict[str, Any] = answer["task"]["artifacts"][0]["parts"][0]["data"]
-    return json.loads(json.dumps(data))
+    return data
 
 
 async def _site(url: str, folder: Path, name: str) -> AsyncIterator[Site]:

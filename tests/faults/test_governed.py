@@ -166,7 +166,8 @@ async def test_malformed_messages_never_stop_a_worker(site: Site) -> None:
             fields |= changes
             body = fields.pop("body", b'{"message":{}}')
             await exchange.publish(aio_pika.Message(body, **fields), routing_key=site.agent)
-        answered, buried = set(), 0
+        answered: set[str | None] = set()
+        buried = 0
         while len(answered) + buried < len(MALFORMED):
             reply = await replies.get(no_ack=True, fail=False)
             if reply is not None:

@@ -1,0 +1,47 @@
+"""Who may, and what it costs: sessions, grants and budgets; the way of a call; the ledger and its proof.
+
+This module is the map: all that is public stands here. It imports `skills` for contracts and `bus` for the protocol of
+an agent, and nothing of AMQP.
+"""
+
+from .agent import SCHEMAS, SkillAgent
+from .grants import PRESETS, Decision, Grant, GrantError, decide, parse_grant, sees
+from .ledger import Ledger, LedgerError, LogEntry
+from .pipeline import Asked, Pipeline
+from .provenance import Link, NotFound, Provenance, Verdict, Walk
+from .sessions import Credential, Session, SessionError, mint
+from .settlement import Receipt
+from .worktrees import WorktreeError, Worktrees
+
+__all__ = [  # noqa: RUF022 - in the order a reader needs them
+    # Who is calling, and what was granted
+    "mint",
+    "Credential",
+    "Session",
+    "SessionError",
+    "Grant",
+    "GrantError",
+    "PRESETS",
+    "parse_grant",
+    "decide",
+    "Decision",
+    "sees",
+    # The way of one call
+    "Pipeline",
+    "Asked",
+    "Receipt",
+    "Worktrees",
+    "WorktreeError",
+    # What is kept, and how it is proven
+    "Ledger",
+    "LedgerError",
+    "LogEntry",
+    "Provenance",
+    "Walk",
+    "Link",
+    "Verdict",
+    "NotFound",
+    # The agent that the bus serves
+    "SkillAgent",
+    "SCHEMAS",
+]
