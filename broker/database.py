@@ -58,27 +58,49 @@ class _Sqlite:
     driver makes one for every statement, which costs more than the statements do."""
 
     def __init__(self, url: URL) -> None:
-        self._engine = create_engine(url, pool_size=READERS + 1, max_overflow=0)
+        self._engine = create_engine(
+            url, pool_size=READERS + 1, max_overflow=0, connect_args={"check_same_thread": False}
+        )
         event.listen(self._engine, "connect", _prepare)
         event.listen(self._engine, "begin", _begin)
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="ledger-writer")
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="ledger-reader")
+        self._writing: Connection | None = None
 
     async def read(self, work: Callable[[Connection], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self._run, work, "BEGIN")
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        with self._connect("BEGIN") as connection, connection.begin():
+            return work(connection)
+
+    def _write(self, work: Callable[[Connection], T]) -> T:
         # A transaction that reads and then writes must hold the write lock from its start, or two of them
         # could decide on the same budget.
-        return await asyncio.get_running_loop().run_in_executor(self._writer, self._run, work, "BEGIN IMMEDIATE")
+        if self._writing is None:
+            self._writing = self._connect("BEGIN IMMEDIATE")
+        try:
+            with self._writing.begin():
+                return work(self._writing)
+        except BaseException:
+            self._stop_writing()
+            raise
 
-    def _run(self, work: Callable[[Connection], T], begin: str) -> T:
-        with self._engine.connect().execution_options(skillbus_begin=begin) as connection, connection.begin():
-            return work(connection)
+    def _connect(self, begin: str) -> Connection:
+        return self._engine.connect().execution_options(skillbus_begin=begin)
+
+    def _stop_writing(self) -> None:
+        if self._writing is not None:
+            self._writing.close()
+            self._writing = None
 
     async def close(self) -> None:
         await asyncio.to_thread(self._writer.shutdown)
         await asyncio.to_thread(self._readers.shutdown)
+        self._stop_writing()
         self._engine.dispose()
 
 

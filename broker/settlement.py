@@ -123,14 +123,12 @@ _DIALECTS: Mapping[str, Any] = {"sqlite": sqlite, "postgresql": postgresql}
 _CHANGED = ("owner", "lease_until", "epoch", "state", "outcome", "entry_index", "output_ref", "metadata", "closed_at")
 
 # Built once: building a statement costs more than running it.
-_WORLDS = (
-    select(schema.episodes)
-    .where(schema.episodes.c.id.in_(bindparam("ids", expanding=True)))
+_SESSIONS = (
+    select(schema.sessions.c.id, schema.sessions.c.revoked_at, schema.episodes)
+    .join(schema.episodes, schema.episodes.c.id == schema.sessions.c.episode)
+    .where(schema.sessions.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(schema.episodes.c.id)
-    .with_for_update()
-)
-_REVOCATIONS = select(schema.sessions.c.id, schema.sessions.c.revoked_at).where(
-    schema.sessions.c.id.in_(bindparam("ids", expanding=True))
+    .with_for_update(of=schema.episodes)
 )
 _CALLS = select(schema.calls).where(schema.calls.c.task_id.in_(bindparam("ids", expanding=True)))
 _PAYLOADS = select(schema.objects.c.ref, schema.objects.c.payload).where(
@@ -180,8 +178,9 @@ class Transaction:
     def __init__(self, connection: Connection, operations: Sequence[Operation]) -> None:
         self._connection = connection
         calls = [operation.call for operation in operations]
-        self._worlds = self._locked_worlds(sorted({call.session.episode for call in calls}))
-        self._revoked = self._revocations({call.session.id for call in calls})
+        self._worlds: dict[str, World] = {}
+        self._revoked: dict[str, int | None] = {}
+        self._lock_episodes({call.session.id for call in calls})
         self._rows, self._outputs = self._known_calls({call.task_id for call in calls})
         reserving = {o.call.session.episode for o in operations if isinstance(o, Claim)}
         self._spent = self._spending(reserving)
@@ -326,12 +325,12 @@ class Transaction:
 
     # reading
 
-    def _locked_worlds(self, episodes: Sequence[str]) -> dict[str, World]:
-        rows = self._connection.execute(_WORLDS, {"ids": episodes})
-        return {row.id: World(row.revision, row.state_root, row.log_head) for row in rows}
-
-    def _revocations(self, ids: set[str]) -> dict[str, int | None]:
-        return {row.id: row.revoked_at for row in self._connection.execute(_REVOCATIONS, {"ids": list(ids)})}
+    def _lock_episodes(self, sessions: set[str]) -> None:
+        """Lock the episodes of these sessions, always in the same order, and learn where they stand."""
+        for row in self._connection.execute(_SESSIONS, {"ids": list(sessions)}):
+            session, revoked_at, episode, *world = row
+            self._revoked[session] = revoked_at
+            self._worlds[episode] = World(*world)
 
     def _known_calls(self, ids: set[str]) -> tuple[dict[str, dict[str, Any]], dict[str, bytes]]:
         found = self._connection.execute(_CALLS, {"ids": list(ids)}).mappings()
