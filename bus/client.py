@@ -167,6 +167,8 @@ class Client:
         sent. Raises as `request` does.
         """
         message_id = message.get("messageId") or uuid4().hex
+        if not isinstance(message_id, str):
+            raise InvalidParams("a messageId is a string")
         body: dict[str, Any] = {"message": {**message, "messageId": message_id}}
         if configuration is not None:
             body["configuration"] = configuration
@@ -186,11 +188,14 @@ class Client:
     ) -> dict[str, Any]:
         """Call one operation of an agent (A2A 1.0, section 5.3) and return its response object.
 
-        `message_id` is the idempotency key, `headers` further service parameters (`a2a-extensions`, `traceparent`),
-        `timeout` seconds over all attempts. Raises the error that the agent answered with, and by itself:
-        `AgentNotFound` when nobody serves such an agent; `Unavailable` when its queue is full or the broker takes no
-        messages; `DeadlineExceeded`, with `local` in the metadata, when no answer came in time; `ConnectionLost` when
-        the client is closed; `InvalidParams` or `InvalidRequest` for what may not be sent.
+        `message_id` is the idempotency key; without it, the `messageId` of a message in the body, or a fresh one. A
+        body that is encoded already needs it. `headers` are further service parameters (`a2a-extensions`,
+        `traceparent`), `timeout` is seconds over all attempts.
+
+        Raises the error that the agent answered with, and by itself: `AgentNotFound` when nobody serves such an agent;
+        `Unavailable` when its queue is full or the broker takes no messages; `DeadlineExceeded`, with `local` in the
+        metadata, when no answer came in time; `ConnectionLost` when the client is closed; `InvalidParams`,
+        `InvalidRequest` or `MethodNotFound` for what may not be sent.
         """
         call = self._new_call(agent, operation, body, message_id, headers, timeout)
         self._stats.calls += 1
@@ -241,7 +246,7 @@ class Client:
             # Waiting here would only hide from the caller that the broker is in distress.
             raise Unavailable("the broker takes no messages now", metadata={"retryAfterMs": "5000"})
         encoded = wire.encode(body)
-        message_id = message_id or uuid4().hex
+        message_id = message_id or _id_within(body) or uuid4().hex
         wire.check_request(operation, message_id, encoded, headers, self._limits)
         loop = asyncio.get_running_loop()
         return Call(
@@ -259,6 +264,9 @@ class Client:
         call.attempts += 1
         if call.attempts > 1:
             self._stats.resent += 1
+        if call.publishing is not None and not call.publishing.done():
+            call.publishing.cancel()  # what still waits for its turn is not sent twice
+            call.uncertain = True
         try:
             authorization = self._sign(call)
         except Exception as error:
@@ -364,3 +372,9 @@ class Client:
                 call.succeed(wire.read_reply(message, self._limits))
             except BusError as error:
                 call.fail(error)
+
+
+def _id_within(body: Mapping[str, Any] | bytes) -> str | None:
+    message = body.get("message") if isinstance(body, Mapping) else None
+    found = message.get("messageId") if isinstance(message, Mapping) else None
+    return found if isinstance(found, str) else None

@@ -4,16 +4,12 @@ For tests, and for agents that share one process. Nothing is durable: it forgets
 """
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
 
-from bus.driver import Binding, Consumer, Exchange, Incoming, Outgoing, Part, Properties, Queue
+from bus.driver import Binding, Consumer, Exchange, Incoming, Outgoing, Part, Queue
 from bus.errors import ConnectionLost, Refused, Rejected, Unroutable
-
-_log = logging.getLogger(__name__)
+from bus.memory_queue import MemoryConsumer, MemoryQueue, Stored
 
 
 class MemoryBroker:
@@ -26,7 +22,7 @@ class MemoryBroker:
         self._user = user
         self._exchanges: dict[str, Exchange] = {}
         self._bindings: dict[str, list[Binding]] = {}
-        self._queues: dict[str, _Queue] = {}
+        self._queues: dict[str, MemoryQueue] = {}
         self._connections: list[MemoryConnection] = []
         self._reachable = True
         self._blocked = False
@@ -86,7 +82,7 @@ class MemoryBroker:
         elif isinstance(part, Queue):
             queue = self._queues.get(part.name)
             if queue is None:
-                self._queues[part.name] = _Queue(self, part, owner)
+                self._queues[part.name] = MemoryQueue(part, owner, self.route)
             elif queue.part != part or (part.exclusive and queue.owner is not owner):
                 raise Refused(f"the broker refuses: the queue {part.name} exists with other arguments")
         else:
@@ -95,11 +91,11 @@ class MemoryBroker:
             if part not in self._bindings[part.exchange]:
                 self._bindings[part.exchange].append(part)
 
-    def find(self, name: str) -> "_Queue | None":
+    def find(self, name: str) -> MemoryQueue | None:
         """A queue by its name."""
         return self._queues.get(name)
 
-    def route(self, message: Outgoing) -> "list[_Queue] | None":
+    def route(self, message: Outgoing) -> list[MemoryQueue] | None:
         """The queues that take a message; None when there is no such exchange."""
         if not message.exchange:
             queue = self._queues.get(message.routing_key)
@@ -178,7 +174,7 @@ class MemoryConnection:
         found = self._broker.find(queue)
         if found is None or (found.part.exclusive and found.owner is not self):
             raise Refused(f"the broker refuses: no queue {queue}")
-        consumer = _Consumer(found, self, prefetch, on_delivery, on_cancelled)
+        consumer = MemoryConsumer(found, self, prefetch, on_delivery, on_cancelled)
         found.consumers.append(consumer)
         found.wake()
         return consumer
@@ -228,189 +224,5 @@ class MemoryConnection:
                 settled.set_exception(Rejected())
             else:
                 for queue in queues:
-                    queue.put(_Stored.of(message, self._loop.time()))
+                    queue.put(Stored.of(message, self._loop.time()))
                 settled.set_result(None)
-
-
-@dataclass(slots=True)
-class _Stored:
-    exchange: str
-    routing_key: str
-    body: bytes
-    properties: Properties
-    expires: float | None
-    deliveries: int = 0
-
-    @classmethod
-    def of(cls, message: Outgoing, now: float) -> "_Stored":
-        properties = replace(message.properties, headers=dict(message.properties.headers))
-        expires = None if properties.expiration is None else now + properties.expiration / 1000
-        return cls(message.exchange, message.routing_key, message.body, properties, expires)
-
-
-class _Queue:
-    """A queue: in order, prefetch per consumer, a limit on deliveries, expiry at its head as quorum queues do."""
-
-    def __init__(self, broker: MemoryBroker, part: Queue, owner: MemoryConnection) -> None:
-        self._broker = broker
-        self._loop = asyncio.get_running_loop()
-        self._woken = False
-        self._timer: asyncio.TimerHandle | None = None
-        self.part = part
-        self.owner = owner
-        self.ready: deque[_Stored] = deque()
-        self.consumers: deque[_Consumer] = deque()
-        self.unsettled: dict[_Delivery, None] = {}
-        self._max_length = _number(part.arguments.get("x-max-length"))
-        self._delivery_limit = _number(part.arguments.get("x-delivery-limit"))
-        self._dead = part.arguments.get("x-dead-letter-exchange")
-
-    @property
-    def has_room(self) -> bool:
-        return self._max_length is None or len(self.ready) < self._max_length
-
-    def put(self, message: _Stored) -> None:
-        self.ready.append(message)
-        self.wake()
-
-    def wake(self) -> None:
-        if not self._woken:
-            self._woken = True
-            self._loop.call_soon(self._deliver)
-
-    def settle(self, delivery: "_Delivery") -> bool:
-        if delivery not in self.unsettled:  # settled before, or the queue was deleted
-            return False
-        del self.unsettled[delivery]
-        delivery.consumer.held -= 1
-        self.wake()
-        return True
-
-    def give_back(self, deliveries: "list[_Delivery]") -> None:
-        for delivery in reversed(deliveries):
-            message = delivery.message
-            if self._delivery_limit is not None and message.deliveries > self._delivery_limit:
-                self.give_up(message, "delivery_limit")
-            else:
-                self.ready.appendleft(message)
-        self.wake()
-
-    def give_up(self, message: _Stored, reason: str) -> None:
-        self.wake()
-        if not isinstance(self._dead, str):
-            return
-        death = {"queue": self.part.name, "reason": reason, "count": 1, "exchange": message.exchange}
-        headers = {**message.properties.headers, "x-death": [death], "x-first-death-reason": reason}
-        properties = replace(message.properties, headers=headers, expiration=None)
-        outgoing = Outgoing(self._dead, message.routing_key, message.body, properties)
-        for queue in self._broker.route(outgoing) or ():
-            queue.put(_Stored.of(outgoing, self._loop.time()))
-
-    def release(self, connection: MemoryConnection) -> None:
-        self.consumers = deque(consumer for consumer in self.consumers if consumer.connection is not connection)
-        left = [delivery for delivery in self.unsettled if delivery.consumer.connection is connection]
-        for delivery in left:
-            del self.unsettled[delivery]
-        if left:
-            self.give_back(left)
-
-    def cancel_consumers(self) -> None:
-        cancelled, self.consumers = self.consumers, deque()
-        for consumer in cancelled:
-            self._loop.call_soon(consumer.on_cancelled)
-
-    def delete(self) -> None:
-        self.ready.clear()
-        self.unsettled.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-        self.cancel_consumers()
-
-    def _deliver(self) -> None:
-        self._woken = False
-        self._expire()
-        while self.ready and (consumer := self._next_consumer()) is not None:
-            delivery = _Delivery(self.ready.popleft(), self, consumer)
-            delivery.message.deliveries += 1
-            if consumer.prefetch:
-                self.unsettled[delivery] = None
-                consumer.held += 1
-            try:
-                consumer.on_delivery(delivery)
-            except Exception:
-                _log.exception("a consumer raised")
-                consumer.connection.lose("a consumer raised")
-            self._expire()
-
-    def _next_consumer(self) -> "_Consumer | None":
-        for _ in range(len(self.consumers)):
-            self.consumers.rotate(-1)
-            consumer = self.consumers[-1]
-            if not consumer.prefetch or consumer.held < consumer.prefetch:
-                return consumer
-        return None
-
-    def _expire(self) -> None:
-        now = self._loop.time()
-        while self.ready and self.ready[0].expires is not None and self.ready[0].expires <= now:
-            self.give_up(self.ready.popleft(), "expired")
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self.ready and self.ready[0].expires is not None:
-            self._timer = self._loop.call_at(self.ready[0].expires, self.wake)
-
-
-@dataclass(slots=True, eq=False)
-class _Consumer:
-    queue: _Queue
-    connection: MemoryConnection
-    prefetch: int
-    on_delivery: Callable[[Incoming], None]
-    on_cancelled: Callable[[], None]
-    held: int = 0
-
-    async def cancel(self) -> None:
-        await asyncio.sleep(0)
-        if self in self.queue.consumers:
-            self.queue.consumers.remove(self)
-
-
-class _Delivery:
-    """See `bus.driver.Incoming`."""
-
-    __slots__ = ("body", "consumer", "message", "properties", "queue", "redelivered")
-
-    def __init__(self, message: _Stored, queue: _Queue, consumer: _Consumer) -> None:
-        self.message = message
-        self.queue = queue
-        self.consumer = consumer
-        self.body = message.body
-        self.redelivered = message.deliveries > 0
-        self.properties = replace(message.properties, headers=dict(message.properties.headers))
-        if self.redelivered:
-            self.properties.headers = {**self.properties.headers, "x-delivery-count": message.deliveries}
-
-    @property
-    def stale(self) -> bool:
-        return self.consumer.connection.lost.done()
-
-    def ack(self) -> bool:
-        if self.stale:
-            return False
-        self.queue.settle(self)
-        return True
-
-    def reject(self, *, requeue: bool) -> bool:
-        if self.stale:
-            return False
-        if self.queue.settle(self):
-            if requeue:
-                self.queue.give_back([self])
-            else:
-                self.queue.give_up(self.message, "rejected")
-        return True
-
-
-def _number(value: Any) -> int | None:
-    return value if isinstance(value, int) else None

@@ -151,6 +151,20 @@ async def test_a_reply_that_cannot_be_read_ends_the_call(body: bytes, headers: d
         gate.opened.set()
 
 
+async def test_the_key_of_a_message_in_a_body() -> None:
+    broker, gate = MemoryBroker(), Gate()
+    gate.opened.set()
+    async with await bus.serve(broker, "echo", gate), await bus.connect(broker) as client:
+        body = {"message": {**HELLO, "messageId": "key"}}
+        assert await client.request("echo", "SendMessage", body) == {"id": "key"}
+        encoded = b'{"message":{"messageId":"key"}}'
+        assert await client.request("echo", "SendMessage", encoded, message_id="key") == {"id": "key"}
+        with pytest.raises(bus.InvalidRequest, match="differ"):
+            await client.request("echo", "SendMessage", encoded)
+        with pytest.raises(bus.InvalidParams):
+            await client.send("echo", {**HELLO, "messageId": 7})
+
+
 async def test_two_prefixes_do_not_meet() -> None:
     broker = MemoryBroker()
     async with await bus.serve(broker, "echo", echo, prefix="one"):

@@ -221,6 +221,14 @@ async def test_a_consumer_that_is_not_there_after_all_is_asked_for_again() -> No
             assert await client.send("echo", HELLO)
 
 
+async def test_a_consumer_that_the_broker_cancels_comes_back() -> None:
+    broker = MemoryBroker()
+    async with await bus.serve(broker, "echo", echo, patience=QUICK) as server, await bus.connect(broker) as client:
+        broker.cancel_consumers("a2a.q.echo")
+        await until(lambda: server.stats().losses == 1 and server.state is State.CONNECTED)
+        assert await soon(client.send("echo", HELLO))
+
+
 async def test_a_second_stop_waits_for_the_first() -> None:
     server = await bus.serve(MemoryBroker(), "echo", echo)
     await soon(asyncio.gather(server.stop(), server.stop(), server.wait_closed()))
