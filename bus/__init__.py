@@ -48,7 +48,7 @@ from bus.link import Backoff, Patience, State
 from bus.memory import MemoryBroker
 from bus.message import Agent, Authorize, Reply, Request, Unsigned
 from bus.names import BINDING, MEDIA_TYPE, OPERATIONS, VERSION, Names
-from bus.server import Server, ServerStats, serve
+from bus.server import Server, ServerStats, remove, serve
 from bus.target import Target
 
 __all__ = [  # noqa: RUF022 - in the order a reader needs them
@@ -56,6 +56,7 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     "serve",
     "Server",
     "ServerStats",
+    "remove",
     "Agent",
     "Request",
     "Reply",

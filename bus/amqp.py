@@ -18,7 +18,7 @@ from aiormq.abc import DeliveredMessage
 from yarl import URL
 
 from bus import frames
-from bus.driver import Binding, Consumer, Exchange, Incoming, Outgoing, Part, Properties
+from bus.driver import Binding, Consumer, Exchange, Incoming, Outgoing, Part, Properties, Queue
 from bus.errors import ConnectionLost, Refused
 from bus.publisher import WINDOW, Publisher
 from bus.tap import Tap
@@ -160,6 +160,18 @@ class AmqpConnection:
                     except _Missing:
                         channel = await self._open_channel()
                 await self.ask(_declare(channel, part))
+        finally:
+            await self._close_channel(channel)
+
+    async def delete(self, *parts: Part) -> None:
+        """See `bus.driver.Connection.delete`."""
+        channel = await self._open_channel()
+        try:
+            for part in parts:
+                if isinstance(part, Exchange):
+                    await self.ask(channel.exchange_delete(part.name))
+                elif isinstance(part, Queue):
+                    await self.ask(channel.queue_delete(part.name))
         finally:
             await self._close_channel(channel)
 

@@ -137,6 +137,9 @@ class Connection(Protocol):
     async def declare(self, *parts: Part) -> None:
         """Make exchanges, queues and bindings, in this order. Raises `Refused` when one exists with other arguments."""
 
+    async def delete(self, *parts: Part) -> None:
+        """Delete exchanges, and queues with all that is in them; what is not there is no error. Raises `Refused`."""
+
     async def consumers(self, queue: str) -> int | None:
         """How many consumers a queue has; None when there is no such queue."""
 

@@ -66,6 +66,14 @@ class MemoryBroker:
                 self._bindings[exchange] = [binding for binding in bindings if binding.queue != name]
             queue.delete()
 
+    def delete(self, part: Part) -> None:
+        """Delete an exchange with its bindings, or a queue."""
+        if isinstance(part, Exchange):
+            self._exchanges.pop(part.name, None)
+            self._bindings.pop(part.name, None)
+        elif isinstance(part, Queue):
+            self.delete_queue(part.name)
+
     def cancel_consumers(self, name: str) -> None:
         """Cancel the consumers of a queue, as a broker that moves the queue does."""
         self._queues[name].cancel_consumers()
@@ -154,6 +162,12 @@ class MemoryConnection:
         await self._turn()
         for part in parts:
             self._broker.declare(part, self)
+
+    async def delete(self, *parts: Part) -> None:
+        """See `bus.driver.Connection.delete`."""
+        await self._turn()
+        for part in parts:
+            self._broker.delete(part)
 
     async def consumers(self, queue: str) -> int | None:
         """See `bus.driver.Connection.consumers`."""

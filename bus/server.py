@@ -102,6 +102,19 @@ async def serve(
     return server
 
 
+async def remove(target: Target, agent_name: str, *, prefix: str = "a2a") -> None:
+    """Take down what serving an agent leaves on a broker: its queue with all that waits in it, and what stands under
+    the prefix, which other agents of the same prefix need as well.
+
+    Raises `Refused` and `ConnectionLost`.
+    """
+    connection = await driver_for(target).connect(f"{APP_ID} remove {agent_name}")
+    try:
+        await connection.delete(*topology.agent(Names(prefix), check_agent(agent_name)))
+    finally:
+        await connection.close()
+
+
 class Server:
     """Serves one agent. Made by `serve`, ended by `stop` or as an async context manager.
 

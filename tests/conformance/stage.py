@@ -216,8 +216,5 @@ class RabbitStage(Stage):
             await channel.queue_delete(name)
 
     async def _delete_all(self) -> None:
-        async with await aio_pika.connect(self._url) as connection, connection.channel() as channel:
-            for queue in (self.names.dead, *map(self.names.queue, self._agents)):
-                await channel.queue_delete(queue)
-            for exchange in (self.names.dead, self.names.requests):
-                await channel.exchange_delete(exchange)
+        for agent in self._agents or {"none"}:
+            await bus.remove(self._url, agent, prefix=self.prefix)

@@ -163,3 +163,16 @@ async def test_a_queue_with_other_arguments_is_refused(stage: Stage) -> None:
     await stage.serve("echo", echo, max_length=10)
     with pytest.raises(bus.Refused):
         await soon(stage.serve("echo", echo, max_length=11))
+
+
+async def test_what_was_served_can_be_removed(stage: Stage) -> None:
+    server = await stage.serve("echo", echo)
+    client = await stage.connect()
+    await soon(client.send("echo", HELLO))
+    await server.stop()
+    for _ in range(2):  # what is gone already is no error
+        await bus.remove(stage.server_target, "echo", prefix=stage.prefix)
+    assert await (await stage.raw()).consumers(stage.names.queue("echo")) is None
+    await stage.serve("echo", echo)
+    again = await stage.connect()
+    await soon(again.send("echo", HELLO))
