@@ -1,7 +1,7 @@
 """The ledger: what was granted, what was spent, what was begun, what came of it, and the log that proves it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import func, select, update
@@ -201,7 +201,8 @@ class Ledger:
         order = [log.entry_index] if episode is not None else [call.closed_at, log.episode, log.entry_index]
         query = query.order_by(*(column.desc() for column in order)).limit(last) if last else query.order_by(*order)
         rows = await self._database.read(lambda connection: connection.execute(query).all())
-        found = [LogEntry(*row) for row in map(tuple, rows)]
+        stored = [LogEntry(*row) for row in map(tuple, rows)]
+        found = [replace(entry, encoded=_bytes(entry.encoded)) for entry in stored]
         return found[::-1] if last else found
 
     async def objects(self, refs: Iterable[str]) -> dict[str, Object]:
@@ -235,5 +236,10 @@ def _load_objects(connection: Connection, refs: Sequence[str]) -> dict[str, Obje
     for start in range(0, len(refs), _CHUNK):
         query = select(schema.objects).where(schema.objects.c.ref.in_(refs[start : start + _CHUNK]))
         for row in connection.execute(query):
-            found[row.ref] = Object(row.semantic_id, row.payload)
+            found[row.ref] = Object(row.semantic_id, _bytes(row.payload))
     return found
+
+
+def _bytes(stored: Any) -> bytes:
+    """The bytes of a column. SQLite keeps whatever type somebody changed them to, and their hash must tell."""
+    return stored if isinstance(stored, bytes) else str(stored).encode(errors="surrogateescape")

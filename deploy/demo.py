@@ -17,7 +17,6 @@ from broker.sessions import Credential, mint
 
 from .house import House
 from .settings import Settings
-from .teardown import remove
 
 EPISODE = "demo"
 TTL = 600
@@ -246,12 +245,13 @@ async def _stage(settings: Settings, folder: Path) -> AsyncIterator[tuple[House,
     target: bus.Target = bus.MemoryBroker() if url is None else url.get_secret_value()
     house = await House.open(own, environ={})
     try:
+        server = await house.serve(target, patience=bus.Patience(connect=CONNECT))
         try:
-            async with await house.serve(target, patience=bus.Patience(connect=CONNECT)):
-                yield house, target
+            yield house, target
         finally:
+            await server.stop()
             if isinstance(target, str):
-                await remove(target, bus.Names(own.prefix), own.agent)
+                await bus.remove(target, own.agent, prefix=own.prefix)
     finally:
         await house.close()
 

@@ -102,7 +102,9 @@ def run(arguments: Sequence[str]) -> int:
 def _usage(error: TyperException) -> int:
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "skillbus"
-    text = " ".join(error.format_message().split())
+    from deploy.logs import mask  # what was typed by mistake may be a credential
+
+    text = mask(" ".join(error.format_message().split()))
     if text:  # without a command the help was printed, and there is no text
         _say_failure(f"{text.rstrip('.')}: see `{where} --help`")
     return Code.ERROR

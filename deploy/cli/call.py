@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def call(
-    skill: Annotated[str, typer.Argument(help="The skill's id: `skillbus skills` lists them.")],
+    skill: Annotated[str, typer.Argument(metavar="SKILL", help="The skill's id: `skillbus skills` lists them.")],
     arg: Annotated[
         list[str] | None, typer.Option("--arg", "-a", metavar="NAME=TEXT", help="A text argument; repeatable.")
     ] = None,
@@ -117,9 +117,10 @@ async def _call(
 
     from .reach import reach
 
-    async with reach(settings, credential, patience=timeout) as client:
+    async with reach(settings, credential) as client:
         try:
-            return await client.send(settings.agent, message, timeout=timeout)
+            with screen.busy(f"waiting for {settings.agent}"):
+                return await client.send(settings.agent, message, timeout=timeout)
         except BusError as error:
             told = failure_of(error)
             raise Failure(f"{told} (--message-id {message['messageId']})") from error

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from . import screen
 from .failure import Failure
+from .hearing import silent
 from .options import AmqpUrl, ConfigFile, Prefix, settings_from
 from .work import perform
 
@@ -33,7 +34,8 @@ def demo(amqp_url: AmqpUrl = None, prefix: Prefix = None, config: ConfigFile = N
 
     where = "in this process" if settings.amqp_url is None else "over RabbitMQ"
     screen.say(screen.style(f"The main job, {where}: call, envelope, budget, log entry", "bold"))
-    faults = perform(show(settings, _report))
+    with silent():
+        faults = perform(show(settings, _report))
     if faults:
         raise Failure(f"{len(faults)} thing(s) did not go as they must, see above; the first: {faults[0]}")
 

@@ -1,5 +1,6 @@
 """How the command ends: its exit codes, and every error that a user can act on as one line that says how."""
 
+import re
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -32,7 +33,7 @@ def failure_of(error: Exception) -> Failure | None:
     if isinstance(error, Failure):
         return error
     if isinstance(error, BusError):
-        return Failure(f"{error.reason}: {error.message}. {_advice(error)}")
+        return Failure(f"{error.reason}: {error.message.rstrip('.')}. {_advice(error)}")
     if isinstance(error, BrokenPipeError):
         return None
     if isinstance(error, OSError):
@@ -55,7 +56,8 @@ def _ledger_failure(error: Exception) -> Failure | None:
         return Failure("; ".join(error.lines))
     if isinstance(error, DBAPIError):
         cause = str(error.orig or error).splitlines()[0]
-        return Failure(f"the ledger can't be read: {cause}. Is it the right file, and is its disk well?")
+        code = Code.FAULT if re.search("malformed|not decode|not a database", cause) else Code.ERROR
+        return Failure(f"the ledger can't be read: {cause}. Is it the right file, and is its disk well?", code=code)
     return None
 
 

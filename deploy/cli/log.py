@@ -1,5 +1,6 @@
 """`skillbus log`: the entries as they come, and whether their chains hold."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -76,6 +77,8 @@ async def _tail(settings: "Settings", episode: str | None, count: int, pause: fl
         for entry in recent:
             shown[entry.episode] = max(entry.index, shown.get(entry.episode, 0))
         while pause is not None:
+            sys.stdout.flush()
+            screen.check_reader()
             await asyncio.sleep(pause)
             await _show(ledger, await _unseen(ledger, episode, shown), as_json=as_json)
 

@@ -1,6 +1,5 @@
 """The way to an agent: over the broker, or, where none is configured, through the same bus inside this process."""
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING
 import bus
 
 from . import screen
+from .hearing import aloud, silent
 from .options import check_ledger
 
 if TYPE_CHECKING:
@@ -22,48 +22,33 @@ GRACE = 5.0
 
 
 @asynccontextmanager
-async def reach(
-    settings: "Settings", credential: "Credential", *, patience: float = CONNECT
-) -> AsyncIterator[bus.Client]:
+async def reach(settings: "Settings", credential: "Credential") -> AsyncIterator[bus.Client]:
     """A client whose calls are signed with `credential`."""
     if settings.amqp_url is not None:
-        logging.getLogger().addHandler(logging.NullHandler())  # what goes wrong is said once, by the error
-        client = await bus.connect(
-            settings.amqp_url.get_secret_value(),
-            authorize=credential.authorize,
-            prefix=settings.prefix,
-            limits=bus.Limits(body=settings.max_message_bytes),
-            patience=bus.Patience(connect=min(patience, CONNECT)),
-        )
-        async with client:
-            yield client
+        with silent():
+            async with await _connect(settings, credential, settings.amqp_url.get_secret_value()) as client:
+                yield client
         return
     from deploy.house import House
 
     check_ledger(settings)
-    logging.getLogger().addHandler(_Aloud(logging.WARNING))
-    logging.getLogger("skills.catalog").disabled = True  # the same is told of the catalog itself
-    broker = bus.MemoryBroker()
-    house = await House.open(settings)
-    for problem in house.catalog.problems:
-        screen.warn(str(problem))
-    try:
-        async with await house.serve(broker):
-            client = await bus.connect(
-                broker,
-                authorize=credential.authorize,
-                prefix=settings.prefix,
-                limits=bus.Limits(body=settings.max_message_bytes),
-            )
-            async with client:
+    with aloud():
+        broker = bus.MemoryBroker()
+        house = await House.open(settings)
+        for problem in house.catalog.problems:
+            screen.warn(str(problem))
+        try:
+            async with await house.serve(broker), await _connect(settings, credential, broker) as client:
                 yield client
-    finally:
-        await house.close(GRACE)
+        finally:
+            await house.close(GRACE)
 
 
-class _Aloud(logging.Handler):
-    """In this process its own host is who sits here: what a host logs is said."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        cause = record.exc_info[1] if record.exc_info else None
-        screen.warn(record.getMessage() + (f": {type(cause).__name__}: {cause}" if cause else ""))
+async def _connect(settings: "Settings", credential: "Credential", target: bus.Target) -> bus.Client:
+    return await bus.connect(
+        target,
+        authorize=credential.authorize,
+        prefix=settings.prefix,
+        limits=bus.Limits(body=settings.max_message_bytes),
+        patience=bus.Patience(connect=CONNECT),
+    )

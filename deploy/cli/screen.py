@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -76,6 +77,14 @@ def busy(what: str) -> Iterator[None]:
 def is_watched() -> bool:
     """Whether the result goes to a terminal."""
     return sys.stdout.isatty()
+
+
+def check_reader() -> None:
+    """Raise BrokenPipeError when nobody can read the result any more; only a write would notice it otherwise."""
+    poll = select.poll()
+    poll.register(sys.stdout, 0)
+    if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
+        raise BrokenPipeError
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

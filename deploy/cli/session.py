@@ -30,7 +30,9 @@ _PREFIX = re.compile(r"[0-9a-f]{8,64}")
 
 @app.command("new")
 def new(
-    episode: Annotated[str, typer.Argument(help="The unit of work: its name is a-z, 0-9 and -, at most 64.")],
+    episode: Annotated[
+        str, typer.Argument(metavar="EPISODE", help="The unit of work: its name is a-z, 0-9 and -, at most 64.")
+    ],
     grant: Annotated[
         list[str] | None,
         typer.Option(

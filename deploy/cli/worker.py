@@ -131,5 +131,6 @@ def _ready(house: "House", ready_fd: int | None) -> None:
     served = {"agent": settings.agent, "prefix": settings.prefix, "instance": house.instance}
     _log.info("ready", extra={**served, "skills": len(house.catalog), "slots": settings.slots, "pid": os.getpid()})
     if ready_fd is not None:
-        with os.fdopen(ready_fd, "w") as signal:
-            signal.write("ready\n")
+        os.write(ready_fd, b"ready\n")
+        if ready_fd > 2:  # the standard streams stay open
+            os.close(ready_fd)
