@@ -18,7 +18,8 @@ from aiormq.abc import DeliveredMessage
 from yarl import URL
 
 from bus import frames
-from bus.driver import Binding, Consumer, Exchange, Incoming, Outgoing, Part, Properties, Queue
+from bus.capabilities import Capabilities, capabilities
+from bus.driver import Binding, Consumer, Exchange, Incoming, Outgoing, Part, Properties, Queue, Tally
 from bus.errors import ConnectionLost, Refused
 from bus.publisher import WINDOW, Publisher
 from bus.tap import Tap
@@ -115,6 +116,7 @@ class _TapTransport(aiormq.TransportFactory):
 class AmqpConnection:
     """A connection with one channel for publishing, one for each consumer, and short-lived ones for declarations."""
 
+    capabilities: Capabilities
     on_blocked: Callable[[bool], None] | None = None
     blocked = False
 
@@ -132,9 +134,12 @@ class AmqpConnection:
         raw.close_callbacks.add(self._on_closed)
 
     async def open(self) -> None:
-        """Open the publishing channel."""
+        """Open the publishing channel. Raises `Refused` for a broker that breaks a promise of ours."""
         channel = await self._open_channel(confirms=True, lasting=True)
         underlay = await channel.get_underlay_channel()
+        self.capabilities = capabilities(underlay.connection.server_properties)
+        if self.capabilities.refusal is not None:
+            raise Refused(self.capabilities.refusal)
         self._publisher.attach(underlay.number, underlay.connection.connection_tune.frame_max or _FRAME_MAX)
         self._check_pulse()
 
@@ -177,6 +182,11 @@ class AmqpConnection:
 
     async def consumers(self, queue: str) -> int | None:
         """See `bus.driver.Connection.consumers`."""
+        found = await self.tally(queue)
+        return None if found is None else found.consumers
+
+    async def tally(self, queue: str) -> Tally | None:
+        """See `bus.driver.Connection.tally`."""
         channel = await self._open_channel()
         try:
             found = await self.ask(channel.declare_queue(queue, passive=True))
@@ -184,7 +194,8 @@ class AmqpConnection:
             return None
         finally:
             await self._close_channel(channel)
-        return found.declaration_result.consumer_count
+        counted = found.declaration_result
+        return Tally(counted.message_count or 0, counted.consumer_count or 0)
 
     async def consume(
         self,

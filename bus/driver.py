@@ -6,7 +6,9 @@ There are two: `bus.amqp` for RabbitMQ and `bus.memory` inside the process. One 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
+
+from bus.capabilities import Capabilities
 
 Scalar = str | int | bool | float
 
@@ -101,6 +103,13 @@ class Binding:
 Part = Exchange | Queue | Binding
 
 
+class Tally(NamedTuple):
+    """A queue, counted: `messages` that wait in it, deliveries in somebody's hands left out, and its `consumers`."""
+
+    messages: int
+    consumers: int
+
+
 class Consumer(Protocol):
     """A running subscription to a queue."""
 
@@ -114,6 +123,10 @@ class Connection(Protocol):
     @property
     def lost(self) -> "asyncio.Future[str]":
         """Done when the connection is gone for any reason, `close` included; the result says why."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the broker is, and what follows from its version."""
 
     @property
     def blocked(self) -> bool:
@@ -142,6 +155,9 @@ class Connection(Protocol):
 
     async def consumers(self, queue: str) -> int | None:
         """How many consumers a queue has; None when there is no such queue."""
+
+    async def tally(self, queue: str) -> Tally | None:
+        """What a queue holds and who reads it; None when there is no such queue. Raises `Refused`."""
 
     async def consume(
         self,

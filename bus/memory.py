@@ -7,7 +7,8 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from bus.driver import Binding, Consumer, Exchange, Incoming, Outgoing, Part, Queue
+from bus.capabilities import Capabilities
+from bus.driver import Binding, Consumer, Exchange, Incoming, Outgoing, Part, Queue, Tally
 from bus.errors import ConnectionLost, Refused, Rejected, Unroutable
 from bus.memory_queue import MemoryConsumer, MemoryQueue, Stored
 
@@ -132,6 +133,7 @@ class MemoryBroker:
 class MemoryConnection:
     """See `bus.driver.Connection`."""
 
+    capabilities = Capabilities("the broker inside this process")
     on_blocked: Callable[[bool], None] | None = None
 
     def __init__(self, broker: MemoryBroker, name: str, *, blocked: bool) -> None:
@@ -171,9 +173,14 @@ class MemoryConnection:
 
     async def consumers(self, queue: str) -> int | None:
         """See `bus.driver.Connection.consumers`."""
+        found = await self.tally(queue)
+        return None if found is None else found.consumers
+
+    async def tally(self, queue: str) -> Tally | None:
+        """See `bus.driver.Connection.tally`."""
         await self._turn()
         found = self._broker.find(queue)
-        return None if found is None else len(found.consumers)
+        return None if found is None else Tally(len(found.ready), len(found.consumers))
 
     async def consume(
         self,
