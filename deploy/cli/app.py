@@ -2,6 +2,7 @@
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -68,6 +69,9 @@ def skillbus(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command and end the process with its exit code."""
+    if not sys.warnoptions:
+        # A connection that could not be made leaves an object behind whose end warns of itself.
+        warnings.filterwarnings("ignore", category=RuntimeWarning, module="aio_pika")
     code = run(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()
