@@ -7,10 +7,10 @@ an agent, and nothing of AMQP.
 from .agent import SCHEMAS, SkillAgent
 from .grants import PRESETS, Decision, Grant, GrantError, decide, parse_grant, sees
 from .ledger import Ledger, LedgerError, LogEntry
+from .operations import Receipt
 from .pipeline import Asked, Pipeline
 from .provenance import Link, NotFound, Provenance, Verdict, Walk
 from .sessions import Credential, Session, SessionError, mint
-from .settlement import Receipt
 from .worktrees import WorktreeError, Worktrees
 
 __all__ = [  # noqa: RUF022 - in the order a reader needs them

@@ -20,10 +20,10 @@ from bus import (
 from skills import Contract, Skill
 
 from .ledger import Ledger
+from .operations import Receipt
 from .pipeline import DEFAULT_DEADLINE, Asked, Pipeline
 from .records import invocation_id
 from .sessions import Session, claimed_session, verify
-from .settlement import Receipt
 
 SCHEMAS = "urn:skillbus:a2a-extension:skill-schemas:v1"
 """The extension of the agent card that gives each skill's schemas, effects and risk."""

@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from sqlalchemy import create_engine, event
+from sqlalchemy import Table, create_engine, event, inspect
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
 from sqlalchemy.ext.asyncio import create_async_engine
+from sqlalchemy.schema import CreateColumn
 
 from . import schema
 
@@ -38,7 +39,8 @@ class Database(Protocol):
 async def open_database(url: str) -> Database:
     """Open `url`, the path of a SQLite file or `postgresql://…`, and make the tables that are missing.
 
-    Raises LedgerError when it can't be opened, or when another version of Skillbus wrote it.
+    A ledger of an older schema is brought to this one. Raises LedgerError when it can't be opened, or when a newer
+    Skillbus wrote it.
     """
     parsed = _parsed(url)
     database: Database = _Sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _Postgres(parsed)
@@ -136,11 +138,24 @@ def _parsed(url: str) -> URL:
 
 def _create_tables(connection: Connection) -> None:
     schema.metadata.create_all(connection)
-    found = connection.execute(schema.facts.select().where(schema.facts.c.name == "schema")).first()
+    fact = schema.facts.c.name == "schema"
+    found = connection.execute(schema.facts.select().where(fact).with_for_update()).first()
     if found is None:
         connection.execute(schema.facts.insert().values(name="schema", value=str(schema.VERSION)))
+    elif found.value == "1":
+        _add_columns(connection, schema.calls)
+        connection.execute(schema.facts.update().where(fact).values(value=str(schema.VERSION)))
     elif found.value != str(schema.VERSION):
         raise LedgerError(f"the ledger has schema {found.value}; this Skillbus knows {schema.VERSION}")
+
+
+def _add_columns(connection: Connection, table: Table) -> None:
+    """Give a table of an older schema the columns that it lacks; its rows stay as they are."""
+    present = {column["name"] for column in inspect(connection).get_columns(table.name)}
+    for column in table.columns:
+        if column.name not in present:
+            declared = CreateColumn(column).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {declared}")
 
 
 def _prepare(connection: Any, _record: Any) -> None:

@@ -10,9 +10,11 @@ from sqlalchemy.engine import Connection
 from . import schema
 from .database import Database, LedgerError, open_database
 from .grants import Grant
+from .operations import Claim, Closing, Progress, Receipt, Reservation
 from .records import Object, World, genesis
 from .sessions import Session
-from .settlement import Claim, Closing, Receipt, Reservation, insert_missing, receipt_of
+from .settlement import insert_missing, receipt_of
+from .tasks import Tasks
 from .writer import Writer
 
 __all__ = ["Ledger", "LedgerError", "LogEntry"]
@@ -52,6 +54,7 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._writer = Writer(database)
+        self.tasks = Tasks(database)
 
     @classmethod
     async def open(cls, url: str) -> "Ledger":
@@ -85,6 +88,14 @@ class Ledger:
         Raises IdempotencyConflict, Unauthenticated, Unavailable, and Fenced when another worker took the call over.
         """
         result: Receipt = await self._writer.submit(closing)
+        return result
+
+    async def report(self, progress: Progress) -> int:
+        """Write what a running call reports; the place of the last event in its task's log.
+
+        Raises Unavailable, and Fenced when the call is not this owner's any more.
+        """
+        result: int = await self._writer.submit(progress)
         return result
 
     async def renew(self, owner: str, lease_until: float) -> None:

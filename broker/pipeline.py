@@ -1,106 +1,41 @@
 """The way of one call: admit, plan, reserve, execute, finish, commit."""
 
 import asyncio
-import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
-from bus import DeadlineExceeded, IdempotencyConflict, InternalError, InvalidParams, SandboxUnavailable, SkillNotFound
-from skills import (
-    Catalog,
-    Context,
-    Contract,
-    Directory,
-    Done,
-    EffectResult,
-    EffectStatus,
-    Failed,
-    Outcome,
-    Plan,
-    PlanLawError,
-    PlannedEffect,
-    Skill,
-    admit_finish,
-    admit_plan,
-    canonical,
-)
+import orjson
 
-from . import records
-from .grants import sees
+from bus import DeadlineExceeded, IdempotencyConflict, InternalError, SandboxUnavailable, SkillNotFound
+from skills import Catalog, Context, Directory, Done, Failed, Outcome, PlanLawError, PlannedEffect, Skill, canonical
+
+from . import outcomes, records
+from .events import Reports
+from .grants import decide, sees
 from .ledger import Ledger
-from .records import EffectRecord, Object
+from .operations import Busy, Claim, Closing, Denied, Fenced, Receipt, Reserved
+from .outcomes import Ran
+from .planned import Asked, Planned, plan_call, task_id, transition_of
+from .records import Object
+from .runs import Canceled, Run, Wakes
 from .sessions import Session
-from .settlement import Busy, Call, Claim, Closing, Denied, Fenced, Receipt, Reserved
+from .tasks import Task
 from .worktrees import WorktreeError, Worktrees
 
+__all__ = ["DEFAULT_DEADLINE", "Asked", "Pipeline", "task_id"]
+
 DEFAULT_DEADLINE = 60.0
-MAX_INPUT = 1 << 20
+EVENTS_KEPT = 24 * 3600.0
+"""Seconds that the events of tasks are kept."""
+
+_FORGET_EVERY = 3600.0
 _BUSY_POLL = 0.1
 _WORST_CASE = ("x" * 16, "indeterminate", "sha256:" + "0" * 64)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One call as its caller asked for it. `deadline` is Unix time in seconds."""
-
-    session: Session
-    skill_id: str
-    arguments: Any
-    message_id: str
-    context_id: str
-    deadline: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A call past its pure first phase, with everything that the later steps need."""
-
-    call: Call
-    skill: Skill
-    arguments: Any
-    plan: Plan
-    input: Object
-    plan_object: Object
-    deadline: float
-
-    @property
-    def invocation(self) -> str:
-        return records.invocation_id(self.call.session.episode, self.call.task_id)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ran:
-    """What became of the effect: its status, its record, what else is to be stored, what the host knows of it."""
-
-    status: EffectStatus
-    label: str
-    record: Object
-    output: Mapping[str, Any] | None = None
-    objects: tuple[Object, ...] = ()
-    reason: str | None = None
-    retryable: bool = False
-
-
-def task_id(episode: str, message_id: str) -> str:
-    """The id of the task that a message becomes: the same for every resend, another for every other message."""
-    return hashlib.sha256(f"{episode}\0{message_id}".encode()).hexdigest()[:32]
-
-
-@lru_cache(maxsize=1024)
-def _transition(contract: bytes) -> Object:
-    return Object("world/transition-source/v1", contract)
-
-
-def transition_of(contract: Contract) -> Object:
-    """The contract as the object that log entries name as the transition they ran."""
-    return _transition(canonical.encode(contract.model_dump(mode="json")))
 
 
 class Pipeline:
@@ -119,14 +54,16 @@ class Pipeline:
     ) -> None:
         self.catalog = catalog
         self.ledger = ledger
+        self.wakes = Wakes()
+        self.clock = clock
         self._worktrees = worktrees
         self._owner = owner
         self._lease = lease
-        self._clock = clock
         self._interpreter = Object("world/interpreter/v1", canonical.encode({"skillbus": version}))
         self._transitions = {skill.id: transition_of(skill.contract) for skill in catalog}
-        self._running: dict[str, tuple[str, asyncio.Task[Receipt]]] = {}
+        self._running: dict[str, Run] = {}
         self._renewal: asyncio.Task[None] | None = None
+        self._forgotten = 0.0
 
     async def call(self, asked: Asked) -> Receipt:
         """Run a call, join it if it is running, or return what came of it.
@@ -134,111 +71,149 @@ class Pipeline:
         Raises SkillNotFound for a skill that is absent or that the session does not see, InvalidParams,
         IdempotencyConflict, DeadlineExceeded, Unauthenticated, SandboxUnavailable, Unavailable, InternalError.
         """
-        planned = self._plan(asked, self.admit(asked.session, asked.skill_id))
-        key = planned.call.task_id
-        running = self._running.get(key)
-        if running is None:
-            task = asyncio.create_task(self._settle(planned), name=key)
-            self._running[key] = running = planned.call.fingerprint, task
-            task.add_done_callback(self._ended)
+        return await self.begin(asked).receipt()
+
+    def begin(self, asked: Asked) -> Run:
+        """Begin a call, or find the run of it that is under way here.
+
+        Raises SkillNotFound, InvalidParams, IdempotencyConflict, InternalError; the run raises what `call` does.
+        """
+        return self._start(plan_call(asked, self.admit(asked.session, asked.skill_id)))
+
+    def running(self, task_id: str) -> Run | None:
+        """The run of a task here, if it runs here."""
+        return self._running.get(task_id)
+
+    async def recover(self, task: Task) -> None:
+        """Close an open call whose worker is gone: nobody else may ever ask for it again.
+
+        Does nothing while its worker lives, or for a skill that is not here.
+        """
+        skill = self.catalog.get(task.skill)
+        now = self.clock()
+        dead = task.receipt is None and task.lease_until is not None and task.lease_until <= now
+        if not dead or skill is None or task.input_ref is None or task.id in self._running:
+            return
+        session = await self.ledger.session(task.session)
+        kept = (await self.ledger.objects([task.input_ref])).get(task.input_ref)
+        if session is None or kept is None:
+            return
+        until = now + max(skill.contract.deadline, DEFAULT_DEADLINE)
+        arguments = orjson.loads(kept.payload)
+        asked = Asked(session, task.skill, arguments, task.message_id, task.context_id, until, task.root_task)
+        may_run = session.is_alive(now) and (task.deadline is None or now < task.deadline)
+        if may_run and task.deadline is not None:
+            asked = replace(asked, deadline=min(until, task.deadline))
+        log.warning("task %s: its worker is gone; ending it here", task.id)
+        self._start(replace(plan_call(asked, skill), recovering=True, may_run=may_run))
+
+    async def look_for_cancels(self) -> None:
+        """End the calls here whose task, or whose root task, has a tombstone in the ledger."""
+        runs = {run.task_id: run for run in self._running.values() if not run.canceled}
+        if runs:
+            roots = {run.task_id: run.root_task for run in runs.values()}
+            for name in await self.ledger.tasks.buried(roots, (run.episode for run in runs.values())):
+                log.info("task %s is canceled", name)
+                runs[name].cancel()
+
+    def _start(self, planned: Planned) -> Run:
+        call = planned.call
+        run = self._running.get(call.task_id)
+        if run is None:
+            run = Run(call.task_id, call.session.episode, call.fingerprint, call.root_task)
+            self._running[call.task_id] = run
+            run.start(asyncio.create_task(self._settle(planned, run), name=call.task_id))
+            run.task.add_done_callback(self._ended)
             self._keep_leases()
-        fingerprint, task = running
-        if fingerprint != planned.call.fingerprint:
+        if run.fingerprint != call.fingerprint:
             raise IdempotencyConflict
-        return await asyncio.shield(task)
+        return run
 
     def _ended(self, task: asyncio.Task[Receipt]) -> None:
         del self._running[task.get_name()]
+        self.wakes.wake(task.get_name())
         if not task.cancelled():
             task.exception()  # whoever asked may be gone; what went wrong is in the log and the ledger
 
     def admit(self, session: Session, skill_id: str) -> Skill:
         """The skill, if it exists and the session sees it. Raises SkillNotFound, the same for both."""
         skill = self.catalog.get(skill_id)
-        if skill is None or not sees(session.grants, skill.contract.access, int(self._clock())):
+        if skill is None or not sees(session.grants, skill.contract.access, int(self.clock())):
             raise SkillNotFound(metadata={"skill": skill_id[:128]})
         return skill
 
     def visible(self, session: Session) -> list[Skill]:
         """The skills that a session sees, in the order of their ids."""
-        now = int(self._clock())
+        now = int(self.clock())
         return [skill for skill in self.catalog if sees(session.grants, skill.contract.access, now)]
 
     async def close(self, grace: float = 0.0) -> None:
         """Wait for what is running for `grace` seconds, then let go of it: its outcome will be found indeterminate."""
-        tasks = [task for _, task in self._running.values()]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=grace)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        runs = list(self._running.values())
+        if runs:
+            await asyncio.wait([run.task for run in runs], timeout=grace)
+            for run in runs:
+                if not run.task.done():
+                    run.abandon()
+            await asyncio.gather(*(run.task for run in runs), return_exceptions=True)
         if self._renewal is not None:
             self._renewal.cancel()
             await asyncio.gather(self._renewal, return_exceptions=True)
 
-    # plan
-
-    def _plan(self, asked: Asked, skill: Skill) -> _Planned:
-        try:
-            encoded = canonical.encode(asked.arguments)
-        except canonical.NotCanonical as error:
-            raise InvalidParams(f"the arguments have no canonical form: {error}") from None
-        if len(encoded) > MAX_INPUT:
-            raise InvalidParams(f"the arguments are {len(encoded)} bytes; the limit is {MAX_INPUT}")
-        arguments = _sorted(asked.arguments)
-        try:
-            plan = skill.plan(arguments)
-            plan_bytes = admit_plan(plan.as_json(), skill.contract.effects)
-        except PlanLawError as error:
-            log.error("the plan of %s breaks a law: %s", skill.id, error)
-            raise InternalError from None
-        except Exception:
-            log.exception("the plan of %s failed", skill.id)
-            raise InternalError from None
-        episode = asked.session.episode
-        call = Call(
-            session=asked.session,
-            skill=skill.id,
-            message_id=asked.message_id,
-            task_id=task_id(episode, asked.message_id),
-            context_id=asked.context_id,
-            fingerprint=canonical.ref(skill.id.encode() + b"\0" + encoded),
-        )
-        return _Planned(
-            call,
-            skill,
-            arguments,
-            plan,
-            Object(records.INPUT, encoded),
-            Object(records.PLAN, plan_bytes),
-            asked.deadline,
-        )
-
     # reserve, execute, finish
 
-    async def _settle(self, planned: _Planned) -> Receipt:
+    async def _settle(self, planned: Planned, run: Run) -> Receipt:
         if not planned.plan.effects:
+            if self.clock() >= planned.deadline:
+                raise DeadlineExceeded
             return await self._commit(planned, None, None)
         effect = planned.plan.effects[0]
-        async with self._place(planned) as worktree:
+        async with AsyncExitStack() as stack:
+            try:
+                with run.interruptible():
+                    worktree = await stack.enter_async_context(self._place(planned))
+            except Canceled:
+                return await self._commit(planned, await self._not_begun(planned, effect), None)
             reservation = await self._reserve(planned, effect, locked=worktree is not None)
             if isinstance(reservation, Receipt):
                 return reservation
             if isinstance(reservation, Denied):
-                return await self._commit(planned, self._denied(planned, effect, reservation), None)
-            if reservation.recovered and not planned.skill.contract.repeatable:
-                ran = self._ran(effect, reservation, "indeterminate", _indeterminate(reservation))
+                return await self._commit(planned, outcomes.denied(effect, reservation.decision, self.clock()), None)
+            run.opened.set()
+            self.wakes.wake(run.task_id)
+            if reservation.recovered:
+                ran = await self._recovered(planned, effect, reservation, worktree, run)
             else:
-                ran = await self._execute(planned, effect, reservation, worktree)
+                ran = await self._execute(planned, effect, reservation, worktree, run)
             return await self._commit(planned, ran, reservation.epoch)
 
+    async def _not_begun(self, planned: Planned, effect: PlannedEffect) -> Ran:
+        episode, now = planned.call.session.episode, self.clock()
+        declared = planned.declared(effect)
+        decision = decide(planned.call.session.grants, declared, int(now), await self.ledger.spent(episode))
+        return outcomes.not_begun(effect, decision.budget_before, now, "canceled before its effect began")
+
+    async def _recovered(
+        self, planned: Planned, effect: PlannedEffect, reserved: Reserved, worktree: Directory | None, run: Run
+    ) -> Ran:
+        """Go on with a call that an earlier worker has begun and not ended."""
+        if not planned.skill.contract.repeatable:
+            return outcomes.indeterminate(effect, reserved)
+        key = planned.call.task_id
+        buried = await self.ledger.tasks.buried({key: planned.call.root_task}, [planned.call.session.episode])
+        if buried or run.canceled:
+            return outcomes.interrupted(effect, reserved)
+        if not planned.may_run:
+            return outcomes.indeterminate(effect, reserved)
+        return await self._execute(planned, effect, reserved, worktree, run)
+
     @asynccontextmanager
-    async def _place(self, planned: _Planned) -> AsyncIterator[Directory | None]:
+    async def _place(self, planned: Planned) -> AsyncIterator[Directory | None]:
         """Where the effect runs: the episode's worktree, held, for a skill that needs it."""
         if not planned.skill.contract.worktree:
             yield None
             return
-        async with asyncio.timeout(max(planned.deadline - self._clock(), 0.001)) as waiting:
+        async with asyncio.timeout(max(planned.deadline - self.clock(), 0.001)) as waiting:
             try:
                 async with self._worktrees.hold(planned.call.session.episode) as worktree:
                     waiting.reschedule(None)
@@ -250,26 +225,22 @@ class Pipeline:
                     raise DeadlineExceeded("the deadline passed before the worktree was free") from None
                 raise
 
-    async def _reserve(self, planned: _Planned, effect: PlannedEffect, *, locked: bool) -> Reserved | Denied | Receipt:
+    async def _reserve(self, planned: Planned, effect: PlannedEffect, *, locked: bool) -> Reserved | Denied | Receipt:
         while True:
-            now = self._clock()
+            now = self.clock()
             if now >= planned.deadline:
                 raise DeadlineExceeded
-            declared = next(
-                e for e in planned.skill.contract.effects if (e.name, e.scope) == (effect.effect, effect.scope)
-            )
-            payload = canonical.encode(dict(effect.payload))
-            request = records.effect_request(effect.effect, effect.scope, effect.cost, int(now), payload)
             reservation = await self.ledger.reserve(
                 Claim(
                     call=planned.call,
-                    effect=declared,
-                    request=request,
+                    effect=planned.declared(effect),
+                    request=outcomes.request_of(effect, now),
                     objects=(planned.input, planned.plan_object),
                     owner=self._owner,
                     now=now,
                     lease_until=now + self._lease,
                     abandoned=locked,
+                    recovering=planned.recovering,
                 )
             )
             if not isinstance(reservation, Busy):
@@ -277,19 +248,31 @@ class Pipeline:
             await asyncio.sleep(min(_BUSY_POLL, max(reservation.until - now, 0.01)))
 
     async def _execute(
-        self, planned: _Planned, effect: PlannedEffect, reserved: Reserved, worktree: Directory | None
-    ) -> _Ran:
-        contract, handler = planned.skill.contract, planned.skill.handler
-        remaining = min(contract.deadline, max(planned.deadline - self._clock(), 0.001))
-        context = Context(planned.invocation, planned.call.session.episode, self._clock() + remaining, worktree)
+        self, planned: Planned, effect: PlannedEffect, reserved: Reserved, worktree: Directory | None, run: Run
+    ) -> Ran:
+        contract, handler, now = planned.skill.contract, planned.skill.handler, self.clock()
+        if now >= planned.deadline and not reserved.recovered:
+            reason = "the deadline passed before its effect began"
+            return outcomes.not_begun(effect, reserved.budget_before, now, reason, refund=True)
+        remaining = min(contract.deadline, max(planned.deadline - now, 0.001))
+        reports = Reports(self.ledger, planned.call, reserved.epoch, self.clock, self.wakes.wake)
+        context = Context(planned.invocation, planned.call.session.episode, now + remaining, worktree, reports)
         outcome: Outcome
+        begun = reserved.recovered
         try:
             if handler is None:
                 raise TypeError(f"{contract.id} has effects and no handler")
-            async with asyncio.timeout(remaining):
-                outcome = await handler(effect, context)
+            with run.interruptible():
+                begun = True
+                async with asyncio.timeout(remaining):
+                    outcome = await handler(effect, context)
             if isinstance(outcome, Done):
                 records.compose_output(outcome.output, planned.plan_object.ref, [_WORST_CASE])
+        except Canceled:
+            if begun:
+                return outcomes.interrupted(effect, reserved)
+            reason = "canceled before its effect began"
+            return outcomes.not_begun(effect, reserved.budget_before, now, reason, refund=True)
         except TimeoutError:
             outcome = Failed(f"the handler did not end within {remaining:.1f} s", retryable=True)
         except (records.OutputTooLarge, canonical.NotCanonical) as error:
@@ -297,43 +280,27 @@ class Pipeline:
         except Exception:
             log.exception("the handler of %s failed, call %s", contract.id, planned.invocation)
             outcome = Failed("the handler failed")
+        finally:
+            await reports.close()
         if isinstance(outcome, Failed):
             log.warning("call %s of %s failed: %s", planned.invocation, contract.id, outcome.reason)
-            return self._ran(effect, reserved, "failed", outcome.reason, retryable=outcome.retryable)
-        result = Object(records.RESULT, canonical.encode(dict(outcome.output)))
-        record = _record(effect, reserved, result_ref=result.ref)
-        return _Ran("ok", "succeeded", record, outcome.output, (result, record))
-
-    def _ran(
-        self, effect: PlannedEffect, reserved: Reserved, status: EffectStatus, reason: str, *, retryable: bool = False
-    ) -> _Ran:
-        record = _record(effect, reserved)
-        return _Ran(status, status, record, objects=(record,), reason=reason, retryable=retryable)
-
-    def _denied(self, planned: _Planned, effect: PlannedEffect, denied: Denied) -> _Ran:
-        decision = denied.decision
-        payload = canonical.encode(dict(effect.payload))
-        request = records.effect_request(effect.effect, effect.scope, effect.cost, int(self._clock()), payload)
-        record = EffectRecord(
-            effect.effect, effect.scope, effect.cost, decision.budget_before, decision.budget_before,
-            allowed=False, failed=False, denial=decision.label, request_ref=request.ref, result_ref="",
-        ).as_object()  # fmt: skip
-        reason = f"{decision.label}: {effect.effect} in {effect.scope}, {decision.budget_before} left of the budget"
-        return _Ran("denied", decision.label, record, objects=(record,), reason=reason)
+            return outcomes.failed(effect, reserved, outcome.reason, retryable=outcome.retryable)
+        return outcomes.done(effect, reserved, outcome.output)
 
     # commit
 
-    async def _commit(self, planned: _Planned, ran: _Ran | None, epoch: int | None) -> Receipt:
+    async def _commit(self, planned: Planned, ran: Ran | None, epoch: int | None) -> Receipt:
         """Write the outcome. From here the effect has happened, so nothing about the caller stops it."""
-        state, outcome = _state(planned.plan, ran)
+        state, outcome = outcomes.state_of(planned.plan, ran)
         try:
-            output = self._output(planned, ran)
+            output = planned.output(ran)
         except (PlanLawError, ValueError, TypeError, KeyError) as error:
             log.exception("the finish phase of %s failed, call %s", planned.skill.id, planned.invocation)
             if ran is None:
                 raise InternalError from None
-            state, outcome = "failed", "failed"
-            ran = replace(ran, reason=f"the effect ended {ran.status}, and the finish phase failed: {error}")
+            if state != outcomes.CANCELED:
+                state, outcome = "failed", "failed"
+                ran = replace(ran, reason=f"the effect ended {ran.status}, and the finish phase failed: {error}")
             effect = planned.plan.effects[0]
             output = records.compose_output({}, planned.plan_object.ref, [(effect.id, ran.status, ran.record.ref)])
         transition = self._transitions.get(planned.skill.id) or transition_of(planned.skill.contract)
@@ -351,7 +318,7 @@ class Pipeline:
         closing = Closing(
             call=planned.call,
             epoch=epoch,
-            now=self._clock(),
+            now=self.clock(),
             state=state,
             outcome=outcome,
             output=output,
@@ -365,6 +332,7 @@ class Pipeline:
                 **({"reason": ran.reason} if ran and ran.reason else {}),
                 **({"retryable": True} if ran and ran.retryable else {}),
             },
+            refund=ran is not None and ran.refund,
         )
         try:
             return await self.ledger.commit(closing)
@@ -375,19 +343,6 @@ class Pipeline:
                 raise InternalError from None
             return found
 
-    def _output(self, planned: _Planned, ran: _Ran | None) -> Object:
-        plan = planned.plan
-        if ran is None:
-            return records.compose_output(plan.result or {}, planned.plan_object.ref, ())
-        effect = plan.effects[0]
-        effects = [(effect.id, ran.status, ran.record.ref)]
-        body: Mapping[str, Any] = ran.output or {}
-        if plan.finish and planned.skill.finish is not None:
-            result = EffectResult(effect.id, effect.effect, ran.status, ran.record.ref, ran.output)
-            body = planned.skill.finish(planned.arguments, result)
-            admit_finish(dict(body))
-        return records.compose_output(body, planned.plan_object.ref, effects)
-
     def _keep_leases(self) -> None:
         if self._renewal is None or self._renewal.done():
             self._renewal = asyncio.create_task(self._renew_leases(), name="leases")
@@ -397,35 +352,14 @@ class Pipeline:
             await asyncio.sleep(self._lease / 3)
             if self._running:
                 try:
-                    await self.ledger.renew(self._owner, self._clock() + self._lease)
+                    await self.ledger.renew(self._owner, self.clock() + self._lease)
+                    await self.look_for_cancels()
+                    await self._forget()
                 except Exception:
                     log.exception("the leases could not be renewed")
 
-
-def _record(effect: PlannedEffect, reserved: Reserved, *, result_ref: str = "") -> Object:
-    return EffectRecord(
-        effect.effect, effect.scope, effect.cost, reserved.budget_before, reserved.budget_before - effect.cost,
-        allowed=True, failed=not result_ref, denial="", request_ref=reserved.request_ref, result_ref=result_ref,
-    ).as_object()  # fmt: skip
-
-
-def _indeterminate(reserved: Reserved) -> str:
-    return (
-        "indeterminate: the worker that ran the effect ended before it wrote the outcome, so the effect may or may not "
-        f"have happened; it is not safe to repeat and was not run again. Its request is {reserved.request_ref}"
-    )
-
-
-def _state(plan: Plan, ran: _Ran | None) -> tuple[str, str]:
-    if ran is None:
-        return ("rejected", "refused") if plan.refused else ("completed", "succeeded")
-    return {"ok": "completed", "denied": "rejected"}.get(ran.status, "failed"), ran.label
-
-
-def _sorted(value: Any) -> Any:
-    """The arguments as a plan sees them: keys in byte order, as they are stored, whatever order they came in."""
-    if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    if isinstance(value, list):
-        return [_sorted(item) for item in value]
-    return value
+    async def _forget(self) -> None:
+        now = self.clock()
+        if now - self._forgotten > _FORGET_EVERY:
+            self._forgotten = now
+            await self.ledger.tasks.forget(now - EVENTS_KEPT)

@@ -13,7 +13,7 @@ from skills.canonical import ref
 
 from . import records
 from .ledger import Ledger, LogEntry
-from .pipeline import task_id
+from .planned import task_id
 from .records import Entry, Object, World, genesis
 
 MAX_SCAN = 5000
@@ -343,6 +343,8 @@ def _outcomes(effects: list[Any], plan: Mapping[str, Any], held: _Held) -> list[
         return [("rejected", str(record.get("denial")))]
     if status == "ok":
         return [("completed", "succeeded"), ("failed", "failed")]
+    if status == "canceled":
+        return [("canceled", "canceled")]
     return [("failed", _STATUS.get(str(status), ""))]
 
 

@@ -14,7 +14,8 @@ from sqlalchemy import (
     Text,
 )
 
-VERSION = 1
+VERSION = 2
+"""2: events of tasks, cancels, and what a call needs to be told of and recovered. See `broker.database`."""
 
 metadata = MetaData()
 
@@ -94,6 +95,12 @@ calls = Table(
     Column("output_ref", String(71)),
     Column("metadata", Text),
     Column("closed_at", Float),
+    # since schema 2
+    Column("events", Integer, nullable=False, server_default="0"),
+    Column("updated_at", Float),
+    Column("input_ref", String(71)),
+    Column("deadline", Float),
+    Column("root_task", Text),
     Index("ix_calls_episode", "episode", "entry_index"),
     Index("ix_calls_lease", "owner", "lease_until"),
 )
@@ -117,3 +124,23 @@ entries = Table(
     Column("task_id", String(64), nullable=False, unique=True),
 )
 """The log: `encoded` is exactly what `hash` was taken of."""
+
+task_events = Table(
+    "task_events",
+    metadata,
+    Column("task_id", String(64), primary_key=True),
+    Column("seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", Float, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Index("ix_task_events_at", "at"),
+)
+"""What running calls reported, from 1; the beginning and the end of a task stand in its row of `calls`."""
+
+cancels = Table(
+    "cancels",
+    metadata,
+    Column("task_id", String(64), primary_key=True),
+    Column("episode", String(64), nullable=False),
+    Column("at", Float, nullable=False),
+)
+"""Tombstones: who runs such a task has to end it."""

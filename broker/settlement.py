@@ -6,7 +6,7 @@ they came, and writes everything at the end. It runs the same on SQLite and on P
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,112 +15,23 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 
 from bus import IdempotencyConflict, Unauthenticated, Unavailable
-from skills import Effect
 
 from . import schema
-from .grants import Decision, decide
+from .grants import decide
+from .operations import Busy, Call, Claim, Closing, Denied, Fenced, Operation, Progress, Receipt, Reservation, Reserved
 from .records import Entry, Object, World, after
 from .sessions import Session
 
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Which call it is. `task_id` derives from the episode and the message id; `fingerprint` from what was asked."""
-
-    session: Session
-    skill: str
-    message_id: str
-    task_id: str
-    context_id: str
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """Ask for leave to run a call's effect.
-
-    `abandoned` says that an open intent found for this call can't have a living owner, since the claimant holds
-    the lock that an owner would hold. `now` is Unix seconds; grants see whole ones.
-    """
-
-    call: Call
-    effect: Effect
-    request: Object
-    objects: Sequence[Object]
-    owner: str
-    now: float
-    lease_until: float
-    abandoned: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Reserved:
-    """Leave to run. `recovered` says that an earlier owner may have run the effect already."""
-
-    epoch: int
-    budget_before: int
-    request_ref: str
-    recovered: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    decision: Decision
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """Another worker is running this call; its lease ends at `until`."""
-
-    until: float
-
-
-@dataclass(frozen=True, slots=True)
-class Closing:
-    """What came of a call. `epoch` is that of its reservation, None for a call that needed none."""
-
-    call: Call
-    epoch: int | None
-    now: float
-    state: str
-    outcome: str
-    output: Object
-    record: Object
-    objects: Sequence[Object]
-    transition_fn: str
-    interpreter: str
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """A committed call. `output` is the exact bytes of its output object; `replayed` says that it was there before."""
-
-    episode: str
-    task_id: str
-    context_id: str
-    message_id: str
-    skill: str
-    state: str
-    outcome: str
-    entry_index: int
-    output_ref: str
-    output: bytes
-    closed_at: float
-    metadata: Mapping[str, Any]
-    replayed: bool = False
-
-
-Reservation = Reserved | Denied | Busy | Receipt
-Operation = Claim | Closing
-
-
-class Fenced(Exception):
-    """Another worker took the call over while this one was running it."""
+__all__ = ["Receipt", "Transaction", "insert_missing", "receipt_of"]
 
 
 _DIALECTS: Mapping[str, Any] = {"sqlite": sqlite, "postgresql": postgresql}
-_CHANGED = ("owner", "lease_until", "epoch", "state", "outcome", "entry_index", "output_ref", "metadata", "closed_at")
+_CHANGED = (
+    "owner", "lease_until", "epoch", "cost", "events", "updated_at",
+    "state", "outcome", "entry_index", "output_ref", "metadata", "closed_at",
+)  # fmt: skip
+KEPT_EVENTS = 1000
+"""How many of a task's newest events are kept."""
 
 # Built once: building a statement costs more than running it.
 _SESSIONS = (
@@ -147,6 +58,10 @@ _MOVE_WORLD = (
 )
 _INSERT_CALL = schema.calls.insert()
 _INSERT_ENTRY = schema.entries.insert()
+_INSERT_EVENT = schema.task_events.insert()
+_FORGET_EVENTS = schema.task_events.delete().where(
+    (schema.task_events.c.task_id == bindparam("key")) & (schema.task_events.c.seq <= bindparam("last"))
+)
 
 
 @cache
@@ -172,6 +87,10 @@ def receipt_of(row: Mapping[str, Any], output: bytes) -> Receipt:
     )
 
 
+def _refunds(operation: Operation) -> bool:
+    return isinstance(operation, Closing) and operation.refund
+
+
 class Transaction:
     """The working set of one transaction over some operations."""
 
@@ -182,35 +101,38 @@ class Transaction:
         self._revoked: dict[str, int | None] = {}
         self._lock_episodes({call.session.id for call in calls})
         self._rows, self._outputs = self._known_calls({call.task_id for call in calls})
-        reserving = {o.call.session.episode for o in operations if isinstance(o, Claim)}
-        self._spent = self._spending(reserving)
+        spending = {o.call.session.episode for o in operations if isinstance(o, Claim) or _refunds(o)}
+        self._spent = self._spending(spending)
         self._receipts: dict[str, Receipt] = {}
         self._objects: dict[str, Object] = {}
         self._opened: dict[str, dict[str, Any]] = {}
-        self._taken_over: list[dict[str, Any]] = []
-        self._closed: list[dict[str, Any]] = []
+        self._changed: list[dict[str, Any]] = []
+        self._events: list[dict[str, Any]] = []
         self._entries: list[dict[str, Any]] = []
         self._moved: set[str] = set()
         self._debited: set[tuple[str, str, str]] = set()
 
     # operations
 
-    def run(self, operation: Operation) -> Reservation:
+    def run(self, operation: Operation) -> Reservation | int:
         """Decide one operation on what the earlier ones left. Raises BusError or Fenced, having changed nothing."""
-        return self._reserve(operation) if isinstance(operation, Claim) else self._commit(operation)
+        if isinstance(operation, Claim):
+            return self._reserve(operation)
+        return self._commit(operation) if isinstance(operation, Closing) else self._report(operation)
 
     def _reserve(self, claim: Claim) -> Reservation:
         call, effect = claim.call, claim.effect
         settled = self._settled(call)
         if settled is not None:
             return settled
-        self._check_alive(call.session, claim.now)
         row = self._open_row(call)
+        if row is None or not claim.recovering:
+            self._check_alive(call.session, claim.now)
         if row is not None:
             if not claim.abandoned and row["lease_until"] > claim.now:
                 return Busy(row["lease_until"])
             row |= {"owner": claim.owner, "lease_until": claim.lease_until, "epoch": row["epoch"] + 1}
-            self._taken_over.append(row)
+            self._changed.append(row)
             return Reserved(row["epoch"], row["budget_before"], row["request_ref"], recovered=True)
         episode = call.session.episode
         spent = {(name, scope): used for (where, name, scope), used in self._spent.items() if where == episode}
@@ -249,6 +171,11 @@ class Transaction:
         elif row is None or row["epoch"] != closing.epoch:
             raise Fenced(call.task_id)
         episode = call.session.episode
+        if closing.refund and row["cost"]:
+            budget = (episode, row["effect"], row["scope"])
+            self._spent[budget] -= row["cost"]
+            self._debited.add(budget)
+            row["cost"] = 0
         world = self._worlds[episode]
         entry = Entry(
             world.revision + 1, closing.transition_fn, closing.interpreter, world.log_head, closing.record.ref
@@ -271,8 +198,9 @@ class Transaction:
             "output_ref": closing.output.ref,
             "metadata": json.dumps(dict(closing.metadata)),
             "closed_at": closing.now,
+            "updated_at": closing.now,
         }
-        self._closed.append(row)
+        self._changed.append(row)
         self._keep(closing.output, closing.record, *closing.objects)
         receipt = Receipt(
             episode, call.task_id, row["context_id"], call.message_id, call.skill, closing.state, closing.outcome,
@@ -280,6 +208,16 @@ class Transaction:
         )  # fmt: skip
         self._receipts[call.task_id] = receipt
         return receipt
+
+    def _report(self, progress: Progress) -> int:
+        row = self._open_row(progress.call)
+        if row is None or row["epoch"] != progress.epoch:
+            raise Fenced(progress.call.task_id)
+        for number, body in enumerate(progress.events, row["events"] + 1):
+            self._events.append({"task_id": row["task_id"], "seq": number, "at": progress.now, "body": body})
+        row |= {"events": row["events"] + len(progress.events), "updated_at": progress.now}
+        self._changed.append(row)
+        return int(row["events"])
 
     # what is known
 
@@ -314,9 +252,14 @@ class Transaction:
             "session": call.session.id,
             "skill": call.skill,
             "fingerprint": call.fingerprint,
+            "input_ref": call.input_ref,
+            "deadline": call.deadline,
+            "root_task": call.root_task,
             "cost": 0,
             "epoch": 0,
+            "events": 0,
             "opened_at": now,
+            "updated_at": now,
         }
 
     def _keep(self, *objects: Object) -> None:
@@ -353,12 +296,15 @@ class Transaction:
             [{"ref": name, "semantic_id": o.semantic_id, "payload": o.payload} for name, o in self._objects.items()],
         )
         self._write(_INSERT_CALL, list(self._opened.values()))
-        changed = {r["task_id"]: r for r in self._taken_over + self._closed if r["task_id"] not in self._opened}
+        changed = {row["task_id"]: row for row in self._changed if row["task_id"] not in self._opened}
         self._write(
             _CHANGE_CALL,
             [{"key": key, **{f"new_{name}": row[name] for name in _CHANGED}} for key, row in changed.items()],
         )
         self._write(_INSERT_ENTRY, self._entries)
+        self._write(_INSERT_EVENT, self._events)
+        newest = {event["task_id"]: event["seq"] for event in self._events if event["seq"] > KEPT_EVENTS}
+        self._write(_FORGET_EVENTS, [{"key": key, "last": seq - KEPT_EVENTS} for key, seq in newest.items()])
         self._write(
             _set_spend(dialect),
             [

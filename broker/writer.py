@@ -12,7 +12,8 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 from bus import Unavailable
 
 from .database import Database
-from .settlement import Operation, Transaction
+from .operations import Operation
+from .settlement import Transaction
 
 MAX_BATCH = 128
 RETRY_AFTER = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)

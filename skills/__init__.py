@@ -5,7 +5,20 @@
 # what a skill is
 from .contract import Contract, Effect, Risk
 from .plan import Plan, PlanLawError, PlannedEffect, admit_finish, admit_plan
-from .skill import Context, Done, EffectResult, EffectStatus, Failed, Finisher, Handler, Outcome, Planner, Skill, Tier
+from .skill import (
+    Context,
+    Done,
+    EffectResult,
+    EffectStatus,
+    Failed,
+    Finisher,
+    Handler,
+    Outcome,
+    Planner,
+    Reporter,
+    Skill,
+    Tier,
+)
 
 # which skills there are
 from .catalog import Catalog, Pack, PackContext, PackFactory, Problem
@@ -54,6 +67,7 @@ __all__ = [
     "Protected",
     "Protection",
     "Refused",
+    "Reporter",
     "Risk",
     "Skill",
     "SkillError",

@@ -1,15 +1,25 @@
 """A skill as it is served: its contract, its pure phases, and the handler that runs its effect."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
 
 from .contract import Contract
 from .directory import Directory
 from .plan import Plan, PlannedEffect
 
 Tier = Literal["stub", "fake", "live"]
-EffectStatus = Literal["ok", "failed", "denied", "indeterminate"]
+EffectStatus = Literal["ok", "failed", "denied", "indeterminate", "canceled"]
+
+
+class Reporter(Protocol):
+    """Where a running handler's reports go: see `Context.progress` and `Context.chunk`."""
+
+    async def progress(self, text: str, fraction: float | None) -> None:
+        """How far the call has come."""
+
+    async def chunk(self, artifact: str, part: Mapping[str, Any], *, last: bool) -> None:
+        """A part of an artifact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +28,35 @@ class Context:
 
     `deadline` is Unix time in seconds. `worktree` is the episode's directory, present when the contract
     says `worktree`; nothing outside it can be opened through it.
+
+    A handler is ended, when its call is canceled or its deadline passes, by `asyncio.CancelledError`: it stops what it
+    has started, waits for that, and lets the error through. The caller is told only then.
     """
 
     invocation_id: str
     episode: str
     deadline: float
     worktree: Directory | None = None
+    reporter: Reporter | None = field(default=None, repr=False, compare=False)
+
+    async def progress(self, text: str = "", fraction: float | None = None) -> None:
+        """Tell whoever follows the call how far it has come: a short text, a fraction of 1, or both.
+
+        Costs little: reports that come faster than they can be of use are thinned out, the newest one wins.
+        """
+        if self.reporter is not None:
+            await self.reporter.progress(text, fraction)
+
+    async def chunk(self, content: Any, *, artifact: str = "progress", last: bool = False) -> None:
+        """Send a part of an artifact ahead of the result: a text, or anything that JSON can say.
+
+        Chunks of one artifact follow each other in the order they were sent; none is left out. They are for reading
+        along and are kept for a while only: the result has to hold whatever must last. Raises ValueError for a chunk
+        or a sum of chunks that is too large.
+        """
+        if self.reporter is not None:
+            part = {"text": content} if isinstance(content, str) else {"data": content}
+            await self.reporter.chunk(artifact, part, last=last)
 
 
 @dataclass(frozen=True, slots=True)

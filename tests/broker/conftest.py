@@ -1,6 +1,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,22 @@ class Effects:
             case "wait":
                 self.started.set()
                 await self.gate.wait()
+            case "report":
+                await context.progress("half way", 0.5)
+                await context.chunk("one ")
+                await context.chunk("two", last=True)
+                self.started.set()
+                await self.gate.wait()
+            case "stubborn":
+                self.started.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    await self.gate.wait()
+            case "deaf":
+                self.started.set()
+                with suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
             case "large":
                 return Done({"text": "x" * (1 << 20)})
             case "odd":

@@ -1,8 +1,9 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -23,11 +24,37 @@ from .conftest import Effects
 
 @dataclass
 class Answer:
-    bodies: list[Any] = field(default_factory=list)
+    """The channel of one request: what was sent on it, with its headers; `leave_after` so many the caller is gone."""
 
-    async def send(self, body: Any, *, final: bool = True) -> None:
-        assert final
-        self.bodies.append(json.loads(body) if isinstance(body, bytes) else body)
+    bodies: list[Any] = field(default_factory=list)
+    headers: list[Mapping[str, str | int | bool]] = field(default_factory=list)
+    ended: bool = False
+    leave_after: int | None = None
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def heard(self) -> bool:
+        return self.leave_after is None or len(self.bodies) < self.leave_after
+
+    async def send(
+        self,
+        body: Mapping[str, Any] | bytes,
+        *,
+        final: bool = True,
+        headers: Mapping[str, str | int | bool] = MappingProxyType({}),
+    ) -> None:
+        assert not self.ended
+        if self.heard:
+            self.bodies.append(json.loads(body) if isinstance(body, bytes) else body)
+            self.headers.append(headers)
+        self.ended = final
+        self.news.set()
+
+    async def count(self, wanted: int) -> None:
+        """Wait until so many were sent."""
+        while len(self.bodies) < wanted:
+            self.news.clear()
+            await asyncio.wait_for(self.news.wait(), 20)
 
 
 @dataclass

@@ -1,0 +1,143 @@
+"""A call past its pure first phase: what was asked, the plan for it, and the objects that keep both."""
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from bus import InternalError, InvalidParams
+from skills import (
+    Contract,
+    Effect,
+    EffectResult,
+    Plan,
+    PlanLawError,
+    PlannedEffect,
+    Skill,
+    admit_finish,
+    admit_plan,
+    canonical,
+)
+
+from . import records
+from .operations import Call
+from .outcomes import Ran
+from .records import Object
+from .sessions import Session
+
+MAX_INPUT = 1 << 20
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call as its caller asked for it. `deadline` is Unix time in seconds; `root_task` the task it is part of."""
+
+    session: Session
+    skill_id: str
+    arguments: Any
+    message_id: str
+    context_id: str
+    deadline: float
+    root_task: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A call past its pure first phase, with everything that the later steps need.
+
+    `recovering` closes what a worker that is gone left open, `may_run` lets it run a repeatable effect again.
+    """
+
+    call: Call
+    skill: Skill
+    arguments: Any
+    plan: Plan
+    input: Object
+    plan_object: Object
+    deadline: float
+    recovering: bool = False
+    may_run: bool = True
+
+    @property
+    def invocation(self) -> str:
+        return records.invocation_id(self.call.session.episode, self.call.task_id)
+
+    def declared(self, effect: PlannedEffect) -> Effect:
+        """The effect as the contract declares it."""
+        return next(e for e in self.skill.contract.effects if (e.name, e.scope) == (effect.effect, effect.scope))
+
+    def output(self, ran: Ran | None) -> Object:
+        """The output of the call after its effect, or without one. What it raises is the skill's fault."""
+        plan = self.plan
+        if ran is None:
+            return records.compose_output(plan.result or {}, self.plan_object.ref, ())
+        effect = plan.effects[0]
+        effects = [(effect.id, ran.status, ran.record.ref)]
+        body: Mapping[str, Any] = ran.output or {}
+        if plan.finish and self.skill.finish is not None:
+            result = EffectResult(effect.id, effect.effect, ran.status, ran.record.ref, ran.output)
+            body = self.skill.finish(self.arguments, result)
+            admit_finish(dict(body))
+        return records.compose_output(body, self.plan_object.ref, effects)
+
+
+def task_id(episode: str, message_id: str) -> str:
+    """The id of the task that a message becomes: the same for every resend, another for every other message."""
+    return hashlib.sha256(f"{episode}\0{message_id}".encode()).hexdigest()[:32]
+
+
+def plan_call(asked: Asked, skill: Skill) -> Planned:
+    """Plan a call. Raises InvalidParams for arguments that can't be kept, InternalError for a plan that is broken."""
+    try:
+        encoded = canonical.encode(asked.arguments)
+    except canonical.NotCanonical as error:
+        raise InvalidParams(f"the arguments have no canonical form: {error}") from None
+    if len(encoded) > MAX_INPUT:
+        raise InvalidParams(f"the arguments are {len(encoded)} bytes; the limit is {MAX_INPUT}")
+    arguments = _sorted(asked.arguments)
+    try:
+        plan = skill.plan(arguments)
+        plan_bytes = admit_plan(plan.as_json(), skill.contract.effects)
+    except PlanLawError as error:
+        log.error("the plan of %s breaks a law: %s", skill.id, error)
+        raise InternalError from None
+    except Exception:
+        log.exception("the plan of %s failed", skill.id)
+        raise InternalError from None
+    episode = asked.session.episode
+    kept = Object(records.INPUT, encoded)
+    call = Call(
+        session=asked.session,
+        skill=skill.id,
+        message_id=asked.message_id,
+        task_id=task_id(episode, asked.message_id),
+        context_id=asked.context_id,
+        fingerprint=canonical.ref(skill.id.encode() + b"\0" + encoded),
+        input_ref=kept.ref,
+        deadline=asked.deadline,
+        root_task=asked.root_task,
+    )
+    return Planned(call, skill, arguments, plan, kept, Object(records.PLAN, plan_bytes), asked.deadline)
+
+
+@lru_cache(maxsize=1024)
+def _transition(contract: bytes) -> Object:
+    return Object("world/transition-source/v1", contract)
+
+
+def transition_of(contract: Contract) -> Object:
+    """The contract as the object that log entries name as the transition they ran."""
+    return _transition(canonical.encode(contract.model_dump(mode="json")))
+
+
+def _sorted(value: Any) -> Any:
+    """The arguments as a plan sees them: keys in byte order, as they are stored, whatever order they came in."""
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_sorted(item) for item in value]
+    return value

@@ -1,0 +1,60 @@
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from broker.ledger import Ledger, LedgerError
+from broker.pipeline import Asked, Pipeline
+from broker.provenance import Provenance
+from broker.schema import VERSION
+from broker.tasks import Filter
+
+Ask = Callable[..., Asked]
+
+
+def make_old(path: Path) -> None:
+    """Turn a ledger into one of schema 1."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for column in ("events", "updated_at", "input_ref", "deadline", "root_task"):
+            connection.execute(f"ALTER TABLE calls DROP COLUMN {column}")
+        for table in ("task_events", "cancels"):
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute("UPDATE facts SET value = '1'")
+
+
+async def test_a_ledger_of_schema_1_is_upgraded_in_place(
+    pipeline: Pipeline, ledger: Ledger, ledger_path: Path, ask: Ask
+) -> None:
+    first = await pipeline.call(ask("once"))
+    await ledger.close()
+    make_old(ledger_path)
+    async with await Ledger.open(str(ledger_path)) as upgraded:
+        receipt = await upgraded.receipt(first.task_id)
+        assert receipt is not None
+        assert receipt.output == first.output
+        (task,), total = await upgraded.tasks.page("ep1", Filter(), 10)
+        assert (task.events, task.updated_at, total) == (0, first.closed_at, 1)
+        again = Pipeline(pipeline.catalog, upgraded, pipeline._worktrees, owner="w2", version="0")
+        assert (await again.call(ask("once"))).output == first.output
+        assert (await again.call(ask("once", {}, "m2"))).entry_index == 2
+        assert (await Provenance(upgraded).verify("ep1")).faults == ()
+        await again.close()
+    with closing(sqlite3.connect(ledger_path)) as connection:
+        assert connection.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone() == (str(VERSION),)
+    async with await Ledger.open(str(ledger_path)) as reopened:
+        assert len(await reopened.entries(episode="ep1")) == 2
+
+
+async def test_an_upgrade_that_fails_changes_nothing(ledger: Ledger, ledger_path: Path) -> None:
+    await ledger.close()
+    make_old(ledger_path)
+    with closing(sqlite3.connect(ledger_path, isolation_level=None)) as connection:
+        before = connection.execute("SELECT sql FROM sqlite_master ORDER BY name").fetchall()
+        connection.execute("CREATE TRIGGER no BEFORE UPDATE ON facts BEGIN SELECT RAISE(ABORT, 'no'); END")
+    with pytest.raises(LedgerError, match="can't be opened"):
+        await Ledger.open(str(ledger_path))
+    with closing(sqlite3.connect(ledger_path, isolation_level=None)) as connection:
+        connection.execute("DROP TRIGGER no")
+        assert connection.execute("SELECT sql FROM sqlite_master ORDER BY name").fetchall() == before
