@@ -86,6 +86,11 @@ class Names:
         """The fanout exchange, and the queue behind it, for what could not be answered."""
         return f"{self.prefix}.dead"
 
+    @property
+    def parked(self) -> str:
+        """The queue of dead letters that are kept for people."""
+        return f"{self.prefix}.parked"
+
     def queue(self, agent: str) -> str:
         """The work queue of an agent."""
         return f"{self.prefix}.q.{check_agent(agent)}"
