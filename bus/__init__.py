@@ -3,11 +3,12 @@
     async with await bus.serve("amqp://…", "echo", agent) as server: ...
     async with await bus.connect("amqp://…") as client:
         response = await client.send("echo", {"role": "ROLE_USER", "parts": [{"text": "hello"}]})
+        async for event in client.stream("echo", "SendStreamingMessage", {"message": …}): ...
 
 Knows nothing of skills, grants or tools. This module is the map: all that is public stands here.
 """
 
-from bus.client import Client, ClientStats, Retry, connect
+from bus.client import Client, ClientStats, connect
 from bus.driver import Driver
 from bus.errors import (
     ERRORS,
@@ -33,6 +34,7 @@ from bus.errors import (
     RetriesExhausted,
     SandboxUnavailable,
     SkillNotFound,
+    StreamCut,
     TaskNotCancelable,
     TaskNotFound,
     TransportError,
@@ -43,11 +45,13 @@ from bus.errors import (
     VersionNotSupported,
     from_json,
 )
+from bus.leg import StreamEvent
 from bus.limits import Limits
 from bus.link import Backoff, Patience, State
 from bus.memory import MemoryBroker
 from bus.message import Agent, Authorize, Reply, Request, Unsigned
 from bus.names import BINDING, MEDIA_TYPE, OPERATIONS, VERSION, Names
+from bus.retry import Retry
 from bus.server import Server, ServerStats, remove, serve
 from bus.target import Target
 
@@ -65,6 +69,7 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     "Client",
     "ClientStats",
     "Retry",
+    "StreamEvent",
     "Authorize",
     "Unsigned",
     # Where the broker is, and how much and how long
@@ -114,6 +119,7 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     # Errors of the transport, which stay on this side
     "TransportError",
     "ConnectionLost",
+    "StreamCut",
     "Refused",
     "Rejected",
     "Unroutable",

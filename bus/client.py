@@ -1,9 +1,9 @@
 """The calling side: one request, one answer, over as many attempts and connections as that takes."""
 
 import asyncio
-import random
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import count
 from types import TracebackType
@@ -20,37 +20,21 @@ from bus.errors import (
     DeadlineExceeded,
     InvalidParams,
     Rejected,
+    StreamCut,
     Unavailable,
     Unroutable,
 )
+from bus.leg import StreamEvent
 from bus.limits import Limits
 from bus.link import Link, Patience, State
 from bus.message import Authorize, Unsigned
 from bus.names import FINAL, SEND_MESSAGE, Names, check_agent
 from bus.pending import Call, Pending
+from bus.retry import Retry
+from bus.stream import IDLE, Stream
 from bus.target import APP_ID, Target, driver_for
 
 _NO_HEADERS: Mapping[str, str] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """When a call is sent again under the same message id, in seconds.
-
-    No reply within `first_reply` of an attempt, then a pause of `pause`, doubled each time and varied by `spread`,
-    and the next attempt, `attempts` in all. An agent that does not know a message id again should be called with
-    `attempts=1`; a lost connection sends again even so, because nobody else knows what became of the request.
-    """
-
-    attempts: int = 3
-    first_reply: float = 15.0
-    pause: float = 1.0
-    spread: float = 0.2
-
-    def wait(self, resends: int) -> float:
-        """How long after an attempt the next one follows."""
-        chance = random.uniform(1 - self.spread, 1 + self.spread)  # noqa: S311 - spreads load, guards nothing
-        return self.first_reply + self.pause * 2.0**resends * chance
 
 
 @dataclass(slots=True)
@@ -197,17 +181,75 @@ class Client:
         metadata, when no answer came in time; `ConnectionLost` when the client is closed; `InvalidParams`,
         `InvalidRequest` or `MethodNotFound` for what may not be sent.
         """
-        call = self._new_call(agent, operation, body, message_id, headers, timeout)
-        self._stats.calls += 1
-        self._pending.add(call)
+        call = self.begin(agent, operation, body, message_id, headers, timeout)
         try:
-            if self._up:
-                self._attempt(call)
-            else:
-                self._set_timer(call, timeout)
             return await call.result
         finally:
-            self._pending.remove(call)
+            self.end(call)
+
+    async def stream(
+        self,
+        agent: str,
+        operation: str,
+        body: Mapping[str, Any] | bytes,
+        *,
+        message_id: str | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
+        timeout: float = 3600.0,
+        idle: float = IDLE,
+        resume: bool = True,
+    ) -> AsyncGenerator[StreamEvent, None]:
+        """Call a streaming operation of an agent and hand its events over in order; the iteration ends at the last.
+
+        A stream that breaks off is taken up again: before its first event by sending the same message id, later by
+        `SubscribeToTask`, after the last place in the task's log that was seen. Without `resume`, or when that does
+        not succeed, `StreamCut` is raised; it is never an end. `idle` is how many seconds without any event, a
+        keep-alive included, make a cut; `timeout` is seconds for the whole. Leave the iteration early with `aclose`:
+        what still arrives is dropped, and the task goes on.
+
+        Raises as `request` does, at the first event as later.
+        """
+        stream = Stream(
+            self,
+            self._retry,
+            self._limits,
+            agent=agent,
+            operation=operation,
+            body=body,
+            message_id=message_id or _id_within(body) or uuid4().hex,
+            headers=headers,
+            timeout=timeout,
+            idle=idle,
+            resume=resume,
+        )
+        async with aclosing(stream.events()) as events:
+            async for event in events:
+                yield event
+
+    def begin(
+        self,
+        agent: str,
+        operation: str,
+        body: Mapping[str, Any] | bytes,
+        message_id: str | None,
+        headers: Mapping[str, str],
+        timeout: float,
+        on_reply: Callable[[Incoming], None] | None = None,
+    ) -> Call:
+        """Send a request and have its replies brought to the call, until `end`. For `request` and `stream`."""
+        call = self._new_call(agent, operation, body, message_id, headers, timeout)
+        call.on_reply = on_reply
+        self._stats.calls += 1
+        self._pending.add(call)
+        if self._up:
+            self._attempt(call)
+        else:
+            self._set_timer(call, timeout)
+        return call
+
+    def end(self, call: Call) -> None:
+        """Forget a call."""
+        self._pending.remove(call)
 
     async def close(self) -> None:
         """Close the connections; calls that are pending fail with `ConnectionLost`."""
@@ -329,7 +371,7 @@ class Client:
         if asyncio.get_running_loop().time() >= call.expires:
             detail = {"local": "true", "attempts": str(call.attempts)}
             call.fail(DeadlineExceeded("no answer came before the deadline", metadata=detail))
-        elif call.resends + 1 >= self._retry.attempts:
+        elif call.started or call.resends + 1 >= self._retry.attempts:
             self._set_timer(call, self._limits.horizon)
         elif self.state is State.CONNECTED:
             call.resends += 1
@@ -340,12 +382,14 @@ class Client:
     def _resume(self) -> None:
         if self._up:
             for call in self._pending:
-                if not call.underway and not call.result.done():
+                if not call.underway and not call.started and not call.result.done():
                     self._attempt(call)
 
     def _replies_lost(self) -> None:
         for call in self._pending:
             call.underway = False
+            if call.started:
+                call.fail(StreamCut("the connection was lost in the middle of a stream"))
 
     async def _set_requests_up(self, connection: Connection) -> None:
         await connection.declare(topology.requests(self._names))
@@ -367,6 +411,8 @@ class Client:
         call = self._pending.find(message.properties.correlation_id)
         if call is None:
             self._stats.late += 1
+        elif call.on_reply is not None:
+            call.on_reply(message)
         elif message.properties.headers.get(FINAL) is True:
             try:
                 call.succeed(wire.read_reply(message, self._limits))

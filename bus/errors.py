@@ -156,6 +156,24 @@ class ConnectionLost(TransportError):
     default = "the connection to the broker is lost"
 
 
+class StreamCut(ConnectionLost):
+    """A stream broke off before its end; the task may go on. `task_seq` is the last place in its log that was seen."""
+
+    default = "the stream was cut before its end"
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        task_id: str | None = None,
+        task_seq: int | None = None,
+    ) -> None:
+        super().__init__(message, metadata=metadata)
+        self.task_id = task_id
+        self.task_seq = task_seq
+
+
 class Rejected(TransportError):
     """The broker refused a message: the queue is full, or could not store it. The message is nowhere."""
 

@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+_NO_HEADERS: Mapping[str, str | int | bool] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -33,13 +35,28 @@ class Request:
 class Reply(Protocol):
     """The caller's correlated channel."""
 
-    async def send(self, body: Mapping[str, Any] | bytes, *, final: bool = True) -> None:
-        """Send one response object, JSON or its encoded bytes; `final` marks the last one."""
+    @property
+    def heard(self) -> bool:
+        """False once it is known that nobody listens any more; what is sent then goes nowhere."""
+
+    async def send(
+        self,
+        body: Mapping[str, Any] | bytes,
+        *,
+        final: bool = True,
+        headers: Mapping[str, str | int | bool] = _NO_HEADERS,
+    ) -> None:
+        """Send one response object, JSON or its encoded bytes; `final` marks the last one.
+
+        A streaming operation may send any number of events before it. They arrive in the order in which they are
+        sent; sending waits while too many of them are on their way. `headers` are further `a2a-*` headers of this
+        one message (`a2a-task-id`, `a2a-task-seq`, `a2a-gap`).
+        """
 
 
 Agent = Callable[[Request, Reply], Awaitable[None]]
-"""Anything that answers requests. It sends exactly one final reply or raises; a `BusError` is answered as it is,
-any other exception as an internal error without details."""
+"""Anything that answers requests. It sends exactly one final reply, or raises, before it or after events; a
+`BusError` is answered as it is, any other exception as an internal error without details."""
 
 
 @dataclass(frozen=True, slots=True)

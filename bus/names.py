@@ -18,10 +18,15 @@ MEDIA_TYPES = frozenset({MEDIA_TYPE, "application/json"})
 """What a receiver takes; a sender always writes the first."""
 
 SEND_MESSAGE = "SendMessage"
+GET_TASK = "GetTask"
+SUBSCRIBE = "SubscribeToTask"
+
+STREAMING = frozenset({"SendStreamingMessage", SUBSCRIBE})
+"""The operations that are answered by a stream of events."""
 
 OPERATIONS = frozenset(
     {
-        SEND_MESSAGE, "SendStreamingMessage", "GetTask", "ListTasks", "CancelTask", "SubscribeToTask",
+        SEND_MESSAGE, *STREAMING, GET_TASK, "ListTasks", "CancelTask",
         "CreateTaskPushNotificationConfig", "GetTaskPushNotificationConfig", "ListTaskPushNotificationConfigs",
         "DeleteTaskPushNotificationConfig", "GetExtendedAgentCard",
     }
@@ -38,14 +43,27 @@ SEQUENCE = "a2a-seq"
 FINAL = "a2a-final"
 ERROR = "a2a-error"
 RESPONDER = "a2a-responder"
+STREAM = "a2a-stream"
+"""Names the run that sends the events of a stream: two runs of one request must not look like one stream."""
+TASK_ID = "a2a-task-id"
+TASK_SEQUENCE = "a2a-task-seq"
+"""The place of an event in its task's own log, the same for all who listen; where a stream is taken up again."""
+AFTER = "a2a-after-seq"
+GAP = "a2a-gap"
+KEEPALIVE = "a2a-keepalive"
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
 
 SET_BY_BINDING = frozenset(
-    {A2A_VERSION, DEADLINE, AUTHORIZATION, TENANT, ATTEMPT, SEQUENCE, FINAL, ERROR, RESPONDER, "a2a-task-id"}
-    | {"a2a-context-id", "a2a-root-task"}
+    {A2A_VERSION, DEADLINE, AUTHORIZATION, TENANT, ATTEMPT, SEQUENCE, FINAL, ERROR, RESPONDER, STREAM, TASK_ID}
+    | {TASK_SEQUENCE, GAP, "a2a-context-id", "a2a-root-task"}
 )
 """Header names that a caller can't choose."""
+
+SET_BY_SERVER = frozenset(
+    {A2A_VERSION, DEADLINE, AUTHORIZATION, ATTEMPT, SEQUENCE, FINAL, ERROR, RESPONDER, STREAM, AFTER, KEEPALIVE}
+)
+"""Header names of a reply that an agent can't choose."""
 
 SHORT = 255
 """AMQP's limit on a short string, in bytes: message ids, correlation ids, queue names, routing keys."""

@@ -1,9 +1,11 @@
 """The calls that a client waits for: each is registered, settled exactly once, and removed, whatever happens."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from bus.driver import Incoming
 
 
 @dataclass(slots=True, eq=False)
@@ -11,7 +13,8 @@ class Call:
     """One call, over all of its attempts. `deadline` is Unix time, `expires` the same moment in the loop's time.
 
     `underway` tells that the newest attempt was given to the broker and can still be answered; `uncertain` that some
-    attempt may have arrived, so that an error of a later one no longer says that nothing happened.
+    attempt may have arrived, so that an error of a later one no longer says that nothing happened. `on_reply` takes
+    the replies to a call that has more than one; `started` tells that the first of them is here.
     """
 
     agent: str
@@ -24,6 +27,8 @@ class Call:
     result: "asyncio.Future[dict[str, Any]]"
     attempts: int = 0
     resends: int = 0
+    on_reply: Callable[[Incoming], None] | None = None
+    started: bool = False
     underway: bool = False
     uncertain: bool = False
     timer: asyncio.TimerHandle | None = None

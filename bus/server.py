@@ -3,10 +3,9 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from uuid import uuid4
 
 from bus import topology, wire
@@ -16,16 +15,15 @@ from bus.errors import (
     ConnectionLost,
     DeadlineExceeded,
     InternalError,
-    InvalidAgentResponse,
     InvalidParams,
     Rejected,
     Unroutable,
-    UnsupportedOperation,
 )
 from bus.limits import Limits
 from bus.link import Link, Patience, State
 from bus.message import Agent, Request
 from bus.names import Names, check_agent
+from bus.reply import Channel
 from bus.target import APP_ID, Target, driver_for
 
 _log = logging.getLogger(__name__)
@@ -36,6 +34,9 @@ MOST_SLOTS = 2000
 
 GRACE = 30.0
 """Seconds that running calls get to end when a server stops."""
+
+KEEPALIVE = 10.0
+"""Seconds of an agent's silence after which a stream that has begun says that it lives."""
 
 _LAST_GRACE = 5.0
 _REPLY_PAUSE = 0.2
@@ -50,7 +51,8 @@ class ServerStats:
     `answered` (with a result), `failed` (with an error that the agent raised), `refused` (with an error before the
     agent saw it, a deadline that had passed among them), `dead_lettered` (it could not be answered), `requeued` (the
     server stopped first), `unanswered` (its connection was lost; the redelivery answers). `unheard` replies had no
-    reader any more. `stale` acknowledgements came after their connection was lost. `losses` are lost connections.
+    reader any more. `events` are the replies of streams before the last one. `stale` acknowledgements came after
+    their connection was lost. `losses` are lost connections.
     """
 
     delivered: int = 0
@@ -62,6 +64,7 @@ class ServerStats:
     requeued: int = 0
     unanswered: int = 0
     unheard: int = 0
+    events: int = 0
     stale: int = 0
     losses: int = 0
     running: int = 0
@@ -77,12 +80,14 @@ async def serve(
     instance: str | None = None,
     limits: Limits | None = None,
     max_length: int = topology.MAX_LENGTH,
+    keepalive: float = KEEPALIVE,
     patience: Patience | None = None,
 ) -> "Server":
     """Serve an agent from a broker: an `amqp://` or `amqps://` URL, or a `MemoryBroker`.
 
     Any number of servers may serve one agent; each runs at most `slots` calls at once. `instance` names this one to
-    callers. `max_length` is how many requests may wait in the agent's queue, the same for all of its servers. Raises
+    callers. `max_length` is how many requests may wait in the agent's queue, the same for all of its servers.
+    `keepalive` is how many seconds a stream is silent when its caller does not ask for another time. Raises
     `Refused` when the broker will not have it, `ConnectionLost` when it can't be reached within the patience.
     """
     if not 1 <= slots <= MOST_SLOTS:
@@ -96,6 +101,7 @@ async def serve(
         instance=instance or uuid4().hex[:8],
         limits=limits or Limits(),
         max_length=max_length,
+        keepalive=keepalive,
         patience=patience or Patience(),
     )
     await server.start()
@@ -134,6 +140,7 @@ class Server:
         instance: str,
         limits: Limits,
         max_length: int,
+        keepalive: float,
         patience: Patience,
     ) -> None:
         self._agent_name = agent_name
@@ -142,6 +149,7 @@ class Server:
         self._responder = f"{agent_name}/{instance}"
         self._limits = limits
         self._max_length = max_length
+        self._keepalive = keepalive
         self._prefetch = slots
         self._slots = asyncio.Semaphore(slots)
         self._stats = ServerStats()
@@ -271,18 +279,29 @@ class Server:
             settled = await self._publish(message, self._error(address, operation, error))
             self._stats.refused += settled
             return settled
-        reply = _Reply(
-            lambda outgoing: self._publish(message, outgoing), address, operation, self._responder, self._limits
+        reply = Channel(
+            request,
+            message,
+            address,
+            self._replies,
+            lambda outgoing: self._publish(message, outgoing),
+            responder=self._responder,
+            limits=self._limits,
+            keepalive=self._keepalive,
         )
-        problem = await self._run(request, reply)
-        if reply.sent:
-            if problem is not None:
-                _log.error("agent %s: an error after the final reply reached nobody: %s", self._agent_name, problem)
-            self._stats.answered += reply.settled
-            return reply.settled
-        settled = await self._publish(message, self._error(address, operation, problem or InternalError()))
-        self._stats.failed += settled
-        return settled
+        try:
+            problem = await self._run(request, reply)
+            if reply.sent:
+                if problem is not None:
+                    _log.error("agent %s: an error after the final reply reached nobody: %s", self._agent_name, problem)
+                self._stats.answered += reply.settled
+                return reply.settled
+            settled = await reply.fail(problem or InternalError())
+            self._stats.failed += settled
+            return settled
+        finally:
+            self._stats.events += reply.events
+            reply.close()
 
     def _read(self, message: Incoming) -> Request:
         now = time.time()
@@ -291,7 +310,7 @@ class Server:
             raise DeadlineExceeded
         return request
 
-    async def _run(self, request: Request, reply: "_Reply") -> BusError | None:
+    async def _run(self, request: Request, reply: Channel) -> BusError | None:
         try:
             await self._agent(request, reply)
         except BusError as error:
@@ -351,47 +370,6 @@ class Server:
         except ConnectionLost:
             return False
         return True
-
-
-class _Reply:
-    """The channel that an agent answers one request on: see `bus.message.Reply`.
-
-    `sent` tells that the agent has answered, `settled` that the broker has taken the answer.
-    """
-
-    def __init__(
-        self,
-        publish: Callable[[Outgoing], Awaitable[bool]],
-        address: wire.Address,
-        operation: str | None,
-        responder: str,
-        limits: Limits,
-    ) -> None:
-        self._publish = publish
-        self._address = address
-        self._operation = operation
-        self._responder = responder
-        self._limits = limits
-        self.sent = False
-        self.settled = False
-
-    async def send(self, body: Mapping[str, Any] | bytes, *, final: bool = True) -> None:
-        if not final:
-            raise UnsupportedOperation("this operation has one reply")
-        if self.sent:
-            raise RuntimeError("the final reply was sent already")
-        try:
-            encoded = wire.encode(body)
-        except InvalidParams as error:
-            raise InvalidAgentResponse(f"the agent's response {error.message.removeprefix('the body ')}") from error
-        if len(encoded) > self._limits.body:
-            raise InvalidAgentResponse(
-                f"the agent's response has {len(encoded)} bytes, more than {self._limits.body}",
-                metadata={"maxMessageBytes": str(self._limits.body)},
-            )
-        self.sent = True
-        outgoing = wire.reply(self._address, self._operation, encoded, responder=self._responder)
-        self.settled = await self._publish(outgoing)
 
 
 async def _nothing_to_set_up(_connection: Connection) -> None:

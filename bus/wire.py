@@ -28,6 +28,7 @@ from bus.limits import Limits
 from bus.message import Request
 
 _NO_HEADERS: Mapping[str, str] = {}
+_NO_SCALARS: Mapping[str, str | int | bool] = {}
 _APART = frozenset({n.A2A_VERSION, n.DEADLINE, n.AUTHORIZATION, n.TENANT})
 
 
@@ -155,11 +156,29 @@ def read_request(agent: str, message: Incoming, limits: Limits, now: float) -> R
     )
 
 
-def reply(address: Address, operation: str | None, body: bytes, *, responder: str, error: bool = False) -> Outgoing:
-    """The final and only reply to a request, for the default exchange."""
-    headers: dict[str, Any] = {n.SEQUENCE: 0, n.FINAL: True, n.RESPONDER: responder}
+def reply(
+    address: Address,
+    operation: str | None,
+    body: bytes,
+    *,
+    responder: str,
+    error: bool = False,
+    sequence: int = 0,
+    final: bool = True,
+    stream: str | None = None,
+    headers: Mapping[str, str | int | bool] = _NO_SCALARS,
+) -> Outgoing:
+    """A reply to a request, for the default exchange: the only one, or one of a stream."""
+    all_headers: dict[str, Any] = {n.SEQUENCE: sequence}
+    if final:
+        all_headers[n.FINAL] = True
+    all_headers[n.RESPONDER] = responder
     if error:
-        headers[n.ERROR] = True
+        all_headers[n.ERROR] = True
+    if stream is not None:
+        all_headers[n.STREAM] = stream
+    if headers:
+        all_headers |= headers
     return Outgoing(
         "",
         address.reply_to,
@@ -168,19 +187,38 @@ def reply(address: Address, operation: str | None, body: bytes, *, responder: st
             type=operation,
             content_type=n.MEDIA_TYPE,
             correlation_id=address.correlation_id,
-            persistent=True,
-            headers=headers,
+            persistent=final,
+            headers=all_headers,
         ),
     )
 
 
-def error_reply(address: Address, operation: str | None, error: BusError, *, responder: str) -> Outgoing:
+def error_reply(
+    address: Address,
+    operation: str | None,
+    error: BusError,
+    *,
+    responder: str,
+    sequence: int = 0,
+    stream: str | None = None,
+) -> Outgoing:
     """The reply that says what went wrong."""
     try:
         body = orjson.dumps(error.as_json())
     except TypeError:  # an agent's text that UTF-8 can't hold, metadata that are no strings
         body = orjson.dumps(InternalError().as_json())
-    return reply(address, operation, body, responder=responder, error=True)
+    return reply(address, operation, body, responder=responder, error=True, sequence=sequence, stream=stream)
+
+
+def check_reply_headers(headers: Mapping[str, Any], limits: Limits) -> None:
+    """Raises `InvalidAgentResponse` for headers that an agent may not set."""
+    for name in headers:
+        if not name.startswith("a2a-") or name in n.SET_BY_SERVER:
+            raise InvalidAgentResponse(f"{name} is not a header that an agent sets")
+    try:
+        _check_headers(headers, limits)
+    except BusError as error:
+        raise InvalidAgentResponse(f"the headers of the agent's response: {error.message}") from error
 
 
 def read_reply(message: Incoming, limits: Limits) -> dict[str, Any]:

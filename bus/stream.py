@@ -1,0 +1,173 @@
+"""A stream as its reader sees it: one order of events, over as many legs as lost connections make of it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, Protocol
+
+from bus.driver import Incoming
+from bus.errors import BusError, ConnectionLost, DeadlineExceeded, StreamCut, Unavailable, UnsupportedOperation
+from bus.leg import Leg, StreamEvent
+from bus.limits import Limits
+from bus.names import AFTER, GET_TASK, KEEPALIVE, SUBSCRIBE
+from bus.pending import Call
+from bus.retry import Retry
+
+IDLE = 30.0
+"""Seconds without any event after which a stream counts as cut: three keep-alives that did not come."""
+
+_ENDED = frozenset(
+    {"TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED"}
+    | {"TASK_STATE_INPUT_REQUIRED", "TASK_STATE_AUTH_REQUIRED"}
+)
+"""The states in which a stream ends (A2A 1.0, section 3.1.6)."""
+
+
+class Caller(Protocol):
+    """What a stream needs of its client."""
+
+    def begin(
+        self,
+        agent: str,
+        operation: str,
+        body: Mapping[str, Any] | bytes,
+        message_id: str | None,
+        headers: Mapping[str, str],
+        timeout: float,
+        on_reply: Callable[[Incoming], None] | None = None,
+    ) -> Call:
+        """Send a request; its replies go to `on_reply`."""
+
+    def end(self, call: Call) -> None:
+        """Forget it."""
+
+    async def request(
+        self, agent: str, operation: str, body: Mapping[str, Any], *, headers: Mapping[str, str], timeout: float
+    ) -> dict[str, Any]:
+        """One request and its one answer."""
+
+
+class Stream:
+    """See `bus.client.Client.stream`."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        retry: Retry,
+        limits: Limits,
+        *,
+        agent: str,
+        operation: str,
+        body: Mapping[str, Any] | bytes,
+        message_id: str,
+        headers: Mapping[str, str],
+        timeout: float,
+        idle: float,
+        resume: bool,
+    ) -> None:
+        self._caller = caller
+        self._retry = retry
+        self._limits = limits
+        self._agent = agent
+        self._operation = operation
+        self._body = body
+        self._message_id = message_id
+        # Three keep-alives fit into the idle time, as they do by default.
+        asked = {} if idle >= IDLE else {KEEPALIVE: str(max(1, int(idle / 3)))}
+        self._headers = {**asked, **headers}
+        self._timeout = timeout
+        self._expires = asyncio.get_running_loop().time() + timeout
+        self._idle = idle
+        self._resume = resume
+        self._task_id: str | None = None
+        self._task_seq: int | None = None
+        self._begun = False
+
+    async def events(self) -> AsyncGenerator[StreamEvent, None]:
+        """All events, up to the end."""
+        cuts = 0
+        while True:
+            resumed, heard = self._begun, False
+            leg = Leg(self._limits)
+            try:
+                leg.attach(self._begin(leg, resumed))
+                try:
+                    while (event := await leg.next(self._idle)) is not None:
+                        known = resumed and self._is_known(event, first=not heard)
+                        heard = True
+                        self._task_id = event.task_id or self._task_id
+                        if known:
+                            continue
+                        cuts = 0
+                        self._begun = True
+                        if event.task_seq is not None:
+                            self._task_seq = event.task_seq
+                        yield event
+                finally:
+                    self._caller.end(leg.call)
+                    leg.close()
+                return
+            except StreamCut as cut:
+                cuts += 1
+                hopeless = self._begun and self._task_id is None
+                if not self._resume or hopeless or cuts > self._retry.attempts:
+                    raise self._cut(cut.message) from cut
+            except BusError as error:
+                if not resumed or heard or _is_own(error):
+                    raise
+                if isinstance(error, UnsupportedOperation) and (last := await self._last(error)) is not None:
+                    yield last
+                    return
+                cuts += 1
+                if not isinstance(error, Unavailable) or cuts > self._retry.attempts:
+                    raise self._cut(f"the stream cannot be taken up again: {error.message}") from error
+            if cuts > 1:
+                await asyncio.sleep(min(self._retry.pause * 2.0 ** (cuts - 2), max(0.0, self._left)))
+
+    @property
+    def _left(self) -> float:
+        return self._expires - asyncio.get_running_loop().time()
+
+    def _begin(self, leg: Leg, resumed: bool) -> Call:
+        operation, body, message_id = self._operation, self._body, self._message_id
+        headers = self._headers
+        if resumed:
+            operation, body, message_id = SUBSCRIBE, self._naming_task(), ""
+            if self._task_seq is not None:
+                headers = {**headers, AFTER: str(self._task_seq)}
+        left = self._left
+        if left <= 0 < self._timeout:
+            raise DeadlineExceeded("the stream did not end before the deadline", metadata={"local": "true"})
+        return self._caller.begin(self._agent, operation, body, message_id or None, headers, left, leg.take)
+
+    def _naming_task(self) -> dict[str, Any]:
+        tenant = self._body.get("tenant") if isinstance(self._body, Mapping) else None
+        return {"id": self._task_id, **({"tenant": tenant} if tenant else {})}
+
+    def _is_known(self, event: StreamEvent, *, first: bool) -> bool:
+        """Whether an event of a stream that was taken up again tells nothing new."""
+        if event.final or event.gap or event.task_seq is None or self._task_seq is None:
+            return False
+        return (first and "task" in event.body) or event.task_seq <= self._task_seq
+
+    async def _last(self, error: BusError) -> StreamEvent | None:
+        """The whole task in place of the events that were missed, when it has come to its end meanwhile."""
+        try:
+            task = await self._caller.request(
+                self._agent, GET_TASK, self._naming_task(), headers=self._headers, timeout=max(0.001, self._left)
+            )
+        except BusError as other:
+            raise self._cut(f"the stream cannot be taken up again: {other.message}") from error
+        status = task.get("status")
+        if not isinstance(status, Mapping) or status.get("state") not in _ENDED:
+            return None
+        return StreamEvent({"task": task}, 0, None, final=True, gap=True, task_id=self._task_id)
+
+    def _cut(self, message: str) -> StreamCut:
+        return StreamCut(message, task_id=self._task_id, task_seq=self._task_seq)
+
+
+def _is_own(error: BusError) -> bool:
+    """Whether this client itself has given up."""
+    return isinstance(error, ConnectionLost) or (
+        isinstance(error, DeadlineExceeded) and error.metadata.get("local") == "true"
+    )
