@@ -77,7 +77,7 @@ def _advice(error: "BusError") -> str:
             bus.DeadlineExceeded,
             "Send it again with the same --message-id to get its result, or give it a longer --timeout",
         ),
-        (bus.Refused, "Check --amqp-url: the user, its password, its permissions and the virtual host"),
+        (bus.Refused, _refusal(error)),
         (bus.ConnectionLost, "Check that the broker at --amqp-url is up, and send it again: it never runs twice"),
         (bus.Unavailable, f"Try again{_after(error)} with the same --message-id: it never runs twice"),
         (bus.SandboxUnavailable, "The worktree of the episode must be on the worker's machine: see `--workspaces`"),
@@ -87,6 +87,12 @@ def _advice(error: "BusError") -> str:
         if isinstance(error, kind):
             return advice
     return "The worker's log says more"
+
+
+def _refusal(error: "BusError") -> str:
+    if "PRECONDITION_FAILED" in error.message:
+        return "Another release made it: delete it once it is empty, or take another --prefix"
+    return "Check --amqp-url: the user, its password, its permissions and the virtual host"
 
 
 def _after(error: "BusError") -> str:

@@ -10,8 +10,11 @@ from typing import Any
 
 import typer
 
-# C0 and C1 controls but tab and newline: what a tool read may not command the terminal of who looks at it.
-_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\t\n"}
+# C0 and C1 controls but tab and newline, and what turns the direction of writing: the text that a tool read may not
+# command the terminal of who looks at it, nor show it in another order.
+_CONTROLS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\t\n"} | {
+    c: f"\\u{c:04x}" for c in (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+}
 _ONE_LINE = _CONTROLS | {0x09: "\\t", 0x0A: "\\n"}
 
 
