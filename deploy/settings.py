@@ -115,6 +115,9 @@ class Settings(BaseSettings):
     grace_seconds: Seconds = Field(
         default=30.0, ge=0, description="how long running calls may take to end when a worker stops"
     )
+    dead_letters: bool = Field(
+        default=True, description="whether a worker answers and parks what no worker could answer"
+    )
     max_message_bytes: int = Field(default=1_048_576, ge=1_024, description="largest message body that is accepted")
     packs: Annotated[tuple[str, ...], BeforeValidator(_from_text)] = Field(
         default=(), description='packs of skills as "module:attribute", loaded besides the installed ones'

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import bus
+from bus.dead import DeadLetterReader, read_dead_letters
 
 from .house import House
 from .settings import Settings
@@ -35,6 +36,7 @@ class Worker:
         self._hurry = asyncio.Event()
         self._house: House | None = None
         self._server: bus.Server | None = None
+        self._dead_letters: DeadLetterReader | None = None
 
     async def run(self, on_ready: Callable[[House], None]) -> bool:
         """Serve until a signal; whether everything ended in order. Raises what keeps it from starting.
@@ -70,7 +72,11 @@ class Worker:
         house = await House.open(self._settings)
         try:
             self._server = await house.serve(self._target)
+            if self._settings.dead_letters:
+                self._dead_letters = await read_dead_letters(self._target, prefix=self._settings.prefix)
         except BaseException:
+            if self._server is not None:
+                await self._server.stop(0)
             await house.close()
             raise
         self._house = house
@@ -82,6 +88,8 @@ class Worker:
         until = loop.time() + self._settings.grace_seconds
         if self._server is not None:
             await self._server.stop(self._settings.grace_seconds)
+        if self._dead_letters is not None:
+            await self._dead_letters.stop()
         in_time = not running or loop.time() < until
         if not in_time:
             log.warning("the grace is over and not every call has ended: the rest is left to its redelivery")

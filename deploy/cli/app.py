@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from . import log, screen, session
+from . import dead, log, screen, session
 from .call import call
 from .config import config
 from .demo import demo
@@ -32,6 +32,7 @@ app.command("skills")(skills)
 app.command("call")(call)
 app.add_typer(log.app, name="log")
 app.command("why")(why)
+app.add_typer(dead.app, name="dead")
 app.command("config")(config)
 
 

@@ -12,7 +12,9 @@ Skillbus = Callable[..., Ended]
 VERBS = [
     (), ("demo",), ("worker",), ("session",), ("session", "new"), ("session", "list"), ("session", "revoke"),
     ("skills",), ("call",), ("log",), ("log", "tail"), ("log", "verify"), ("why",), ("config",),
+    ("dead",), ("dead", "list"), ("dead", "show"), ("dead", "requeue"), ("dead", "drop"),
 ]  # fmt: skip
+GROUPS = (("session",), ("log",), ("dead",))
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
@@ -21,14 +23,14 @@ def test_help_teaches_with_examples(skillbus: Skillbus, verb: tuple[str, ...]) -
         ended = skillbus(*verb, option)
         assert (ended.code, ended.err) == (0, "")
         assert " ".join(["Usage: skillbus", *verb]) in ended.out
-        if verb not in (("session",), ("log",)):
+        if verb not in GROUPS:
             assert re.search(rf"(Examples|Begin with).*\n(.*\n)?.* skillbus {' '.join(verb)}", ended.out)
 
 
 def test_every_verb_has_its_page(skillbus: Skillbus) -> None:
     pages = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     for verb in VERBS[1:]:
-        if verb not in (("session",), ("log",)):
+        if verb not in GROUPS:
             assert f"skillbus {' '.join(verb)}" in pages
     groups = {group.name for group in app.registered_groups} | {command.name for command in app.registered_commands}
     assert groups == {verb[0] for verb in VERBS if verb}
@@ -39,7 +41,7 @@ def test_the_version_is_that_of_the_distribution(home: Home) -> None:
     assert (ended.code, ended.out, ended.err) == (0, f"skillbus {version('skillbus')}\n", "")
 
 
-@pytest.mark.parametrize("verb", [(), ("session",), ("log",)])
+@pytest.mark.parametrize("verb", [(), *GROUPS])
 def test_without_a_verb_the_help_is_shown(skillbus: Skillbus, verb: tuple[str, ...]) -> None:
     ended = skillbus(*verb)
     assert ended.code == 1
