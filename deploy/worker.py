@@ -37,6 +37,7 @@ class Worker:
         self._house: House | None = None
         self._server: bus.Server | None = None
         self._dead_letters: DeadLetterReader | None = None
+        self._starting: asyncio.Task[None] | None = None
 
     async def run(self, on_ready: Callable[[House], None]) -> bool:
         """Serve until a signal; whether everything ended in order. Raises what keeps it from starting.
@@ -73,14 +74,20 @@ class Worker:
         try:
             self._server = await house.serve(self._target)
             if self._settings.dead_letters:
-                self._dead_letters = await read_dead_letters(self._target, prefix=self._settings.prefix)
+                self._starting = asyncio.create_task(self._read_dead_letters())
         except BaseException:
-            if self._server is not None:
-                await self._server.stop(0)
             await house.close()
             raise
         self._house = house
         return house
+
+    async def _read_dead_letters(self) -> None:
+        # Calls are served without it, so it neither keeps the worker from starting nor ends it.
+        forever = bus.Patience(connect=None)
+        try:
+            self._dead_letters = await read_dead_letters(self._target, prefix=self._settings.prefix, patience=forever)
+        except bus.BusError as error:
+            log.error("this worker does not read the dead letters: %s (`skillbus doctor` says more)", error)
 
     async def _leave(self) -> bool:
         loop = asyncio.get_running_loop()
@@ -88,6 +95,9 @@ class Worker:
         until = loop.time() + self._settings.grace_seconds
         if self._server is not None:
             await self._server.stop(self._settings.grace_seconds)
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait({self._starting})
         if self._dead_letters is not None:
             await self._dead_letters.stop()
         in_time = not running or loop.time() < until
