@@ -1,42 +1,48 @@
 """The A2A agent that the bus serves: requests in, tasks out."""
 
+import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import orjson
 
 from bus import (
-    BINDING,
     InvalidParams,
     MethodNotFound,
+    PushNotificationNotSupported,
     Reply,
     Request,
     TaskNotFound,
     Unauthenticated,
     UnsupportedOperation,
 )
-from skills import Contract, Skill
+from skills import Skill
 
+from . import answers, parameters
+from .card import SCHEMAS, card_of
 from .ledger import Ledger
-from .operations import Receipt
+from .listing import Listing
+from .parameters import member
 from .pipeline import DEFAULT_DEADLINE, Asked, Pipeline
-from .records import invocation_id
+from .runs import Run
 from .sessions import Session, claimed_session, verify
+from .streams import POLL, Streams
+from .tasks import Task
 
-SCHEMAS = "urn:skillbus:a2a-extension:skill-schemas:v1"
-"""The extension of the agent card that gives each skill's schemas, effects and risk."""
+__all__ = ["SCHEMAS", "SkillAgent"]
 
 _SESSION_CACHE_SECONDS = 1.0
 _SESSION_CACHE_SIZE = 4096
+
+_Operation = Callable[[Request, Session, Reply], Awaitable[None]]
 
 
 class SkillAgent:
     """Answers A2A requests from the pipeline and the ledger; a `bus.Agent`.
 
-    Every request is authenticated before anything is looked up (A2A 1.0, section 13.1). Operations: SendMessage,
-    GetTask, GetExtendedAgentCard.
+    Every request is authenticated before anything is looked up (A2A 1.0, section 13.1), and a task of another episode
+    is not there. A tenant is of no meaning here: the session says everything.
     """
 
     def __init__(self, name: str, pipeline: Pipeline, ledger: Ledger, *, version: str, url: str = "") -> None:
@@ -45,10 +51,14 @@ class SkillAgent:
         self._ledger = ledger
         self._version = version
         self._url = url
+        self._streams = Streams(pipeline)
         self._sessions: dict[str, tuple[float, Session]] = {}
-        self._operations: Mapping[str, Callable[[Request, Session], Awaitable[bytes]]] = {
+        self._operations: Mapping[str, _Operation] = {
             "SendMessage": self._send_message,
+            "SendStreamingMessage": self._stream_message,
+            "SubscribeToTask": self._subscribe,
             "GetTask": self._get_task,
+            "ListTasks": self._list_tasks,
             "GetExtendedAgentCard": self._get_card,
         }
 
@@ -56,8 +66,10 @@ class SkillAgent:
         session = await self._authenticate(request)
         operation = self._operations.get(request.operation)
         if operation is None:
+            if "PushNotificationConfig" in request.operation:
+                raise PushNotificationNotSupported
             raise MethodNotFound(f"this agent has no operation {request.operation!r}")
-        await reply.send(await operation(request, session))
+        await operation(request, session, reply)
 
     async def _authenticate(self, request: Request) -> Session:
         name = claimed_session(request)
@@ -73,167 +85,123 @@ class SkillAgent:
                 self._sessions[name] = now, session
         return verify(request, session, now)
 
-    # operations
+    # sending messages
 
-    async def _send_message(self, request: Request, session: Session) -> bytes:
-        message = _member(request.payload, "message", dict)
+    async def _send_message(self, request: Request, session: Session, reply: Reply) -> None:
+        wanted = parameters.configuration(request.payload)
+        history = parameters.history_length(wanted)
+        at_once = parameters.flag(wanted, "returnImmediately")
+        run = await self._begin(request, session)
+        task = await self._taken(run) if at_once else None
+        if task is None:
+            receipt = await run.receipt()
+            if not history:
+                await reply.send(orjson.dumps({"task": answers.finished(receipt)}))
+                return
+            task = await self._find(receipt.task_id, session)
+        (said,) = await self._told([task], history)
+        await reply.send(orjson.dumps({"task": said}))
+
+    async def _stream_message(self, request: Request, session: Session, reply: Reply) -> None:
+        after = parameters.after(request)
+        run = await self._begin(request, session)
+        await self._streams.send(run, _context(request, session), after, reply)
+
+    async def _begin(self, request: Request, session: Session) -> Run:
+        message = member(request.payload, "message", dict)
         if message.get("messageId") != request.message_id:
             raise InvalidParams("message.messageId is not the message id of the request")
-        context = message.get("contextId") or session.episode
-        if not isinstance(context, str) or len(context) > 255:
-            raise InvalidParams("message.contextId must be a string of at most 255 characters")
+        context = _context(request, session)
         if message.get("taskId"):
             await self._refuse_continuation(message["taskId"], session)
-        skill_id = _skill_id(request.payload, message)
-        deadline = request.deadline if request.deadline is not None else time.time() + DEFAULT_DEADLINE
-        asked = Asked(session, skill_id, _arguments(message), request.message_id, context, deadline)
-        receipt = await self._pipeline.call(asked)
-        return orjson.dumps({"task": self._task(receipt)})
+        return self._pipeline.begin(
+            Asked(
+                session,
+                parameters.skill_id(request.payload, message),
+                parameters.arguments(message),
+                request.message_id,
+                context,
+                request.deadline if request.deadline is not None else time.time() + DEFAULT_DEADLINE,
+                parameters.root_task(request),
+            )
+        )
+
+    async def _taken(self, run: Run) -> Task | None:
+        """The task as soon as the ledger has it, here or from another worker; None when its call has ended."""
+        while not run.task.done():
+            try:
+                async with asyncio.timeout(POLL):
+                    await run.opened.wait()
+            except TimeoutError:
+                pass
+            task = await self._ledger.tasks.get(run.task_id, run.episode)
+            if task is not None and not run.task.done():
+                return task
+        return None
 
     async def _refuse_continuation(self, task_id: Any, session: Session) -> None:
-        receipt = await self._ledger.receipt(task_id) if isinstance(task_id, str) else None
-        if receipt is None or receipt.episode != session.episode:
+        task = await self._find(task_id, session) if isinstance(task_id, str) else None
+        if task is None:
             raise TaskNotFound
+        if task.receipt is None:
+            raise UnsupportedOperation("the task takes no further messages while it runs")
         raise UnsupportedOperation("the task has ended; send a message without a taskId")
 
-    async def _get_task(self, request: Request, session: Session) -> bytes:
-        receipt = await self._ledger.receipt(_member(request.payload, "id", str))
-        if receipt is None or receipt.episode != session.episode:
-            raise TaskNotFound
-        return orjson.dumps(self._task(receipt))
+    # asking for tasks
 
-    async def _get_card(self, request: Request, session: Session) -> bytes:
+    async def _find(self, task_id: str, session: Session) -> Task:
+        task = await self._ledger.tasks.get(task_id, session.episode)
+        if task is None:
+            raise TaskNotFound
+        return task
+
+    async def _get_task(self, request: Request, session: Session, reply: Reply) -> None:
+        history = parameters.history_length(request.payload)
+        task = await self._find(member(request.payload, "id", str), session)
+        await self._pipeline.recover(task)
+        (said,) = await self._told([task], history)
+        await reply.send(orjson.dumps(said))
+
+    async def _subscribe(self, request: Request, session: Session, reply: Reply) -> None:
+        after = parameters.after(request)
+        task = await self._find(member(request.payload, "id", str), session)
+        await self._streams.subscribe(task, after, request.deadline, reply)
+
+    async def _list_tasks(self, request: Request, session: Session, reply: Reply) -> None:
+        listing = Listing.read(request.payload)
+        found, total = await self._ledger.tasks.page(
+            session.episode, listing.filter, listing.size + 1, outputs=listing.artifacts
+        )
+        page, token = listing.cut(found)
+        tasks = await self._told(page, listing.history, whole=listing.artifacts)
+        answer = {"tasks": tasks, "nextPageToken": token, "pageSize": listing.size, "totalSize": total}
+        await reply.send(orjson.dumps(answer))
+
+    async def _told(self, tasks: list[Task], history: int, *, whole: bool = True) -> list[dict[str, Any]]:
+        """Tasks as JSON, with as much of their history as is wanted: the one message that each began with."""
+        said = [answers.standing(task, whole=whole) for task in tasks]
+        if history:
+            kept = await self._ledger.objects({task.input_ref for task in tasks if task.input_ref})
+            for task, each in zip(tasks, said, strict=True):
+                if task.input_ref in kept:
+                    each["history"] = [answers.asked(task, kept[task.input_ref].payload)]
+        return said
+
+    # the card
+
+    async def _get_card(self, request: Request, session: Session, reply: Reply) -> None:
         fresh = await self._ledger.session(session.id)
         if fresh is None or not fresh.is_alive(time.time()):
             raise Unauthenticated("the session has expired or was revoked")
-        return orjson.dumps(self.card(self._pipeline.visible(fresh)))
-
-    # what is said
+        await reply.send(orjson.dumps(self.card(self._pipeline.visible(fresh))))
 
     def card(self, skills: list[Skill]) -> dict[str, Any]:
         """The agent card, with these skills (A2A 1.0, section 4.4.1)."""
-        return {
-            "name": self.name,
-            "description": "Tools published as A2A skills: granted, budgeted and logged.",
-            "version": self._version,
-            "supportedInterfaces": [{"url": self._url, "protocolBinding": BINDING, "protocolVersion": "1.0"}],
-            "capabilities": {
-                "streaming": False,
-                "pushNotifications": False,
-                "extendedAgentCard": True,
-                "extensions": [
-                    {
-                        "uri": SCHEMAS,
-                        "description": "Input and output schema, effects and risk of each skill",
-                        "required": False,
-                        "params": {"skills": {skill.id: _declared(skill) for skill in skills}},
-                    }
-                ],
-            },
-            "defaultInputModes": ["application/json"],
-            "defaultOutputModes": ["application/json"],
-            "skills": [_listed(skill.contract) for skill in skills],
-        }
-
-    def _task(self, receipt: Receipt) -> dict[str, Any]:
-        moment = (
-            datetime.fromtimestamp(receipt.closed_at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-        )
-        status: dict[str, Any] = {"state": f"TASK_STATE_{receipt.state.upper()}", "timestamp": moment}
-        reason = receipt.metadata.get("reason")
-        if reason:
-            status["message"] = {
-                "messageId": f"{receipt.task_id}-status",
-                "taskId": receipt.task_id,
-                "contextId": receipt.context_id,
-                "role": "ROLE_AGENT",
-                "parts": [{"text": reason}],
-            }
-        return {
-            "id": receipt.task_id,
-            "contextId": receipt.context_id,
-            "status": status,
-            "artifacts": [self._artifact(receipt)],
-        }
-
-    def _artifact(self, receipt: Receipt) -> dict[str, Any]:
-        output = orjson.loads(receipt.output)
-        metadata = {
-            "tool": receipt.skill,
-            "tier": receipt.metadata.get("tier", "live"),
-            "status": _status(receipt.state, output),
-            "retryable": output.get("retryable") is True or receipt.metadata.get("retryable") is True,
-            "untrusted": output.get("untrusted") is not False,
-            "outcome": receipt.outcome,
-            "entry": receipt.entry_index,
-            "invocation": invocation_id(receipt.episode, receipt.task_id),
-            "output": receipt.output_ref,
-        }
-        part: dict[str, Any] = {"data": orjson.Fragment(receipt.output), "mediaType": "application/json"}
-        if receipt.metadata.get("mode") == "text/plain" and output.keys() == {"text", "world"}:
-            # just these two, so that who has the artifact can rebuild the output and check its hash
-            metadata["world"] = output["world"]
-            part = {"text": output["text"], "mediaType": "text/plain"}
-        return {"artifactId": f"{receipt.task_id}-output", "name": receipt.skill, "parts": [part], "metadata": metadata}
+        return card_of(self.name, self._version, self._url, skills)
 
 
-def _status(state: str, output: Mapping[str, Any]) -> str:
-    """`ok` or `error`: what the output says of itself, in any of the ways that packs have, if the call went through."""
-    if output.get("status") in ("ok", "error"):
-        return str(output["status"])
-    said = output.get("ok") is not False and not str(output.get("text", "")).startswith("error: ")
-    return "ok" if state == "completed" and said else "error"
-
-
-def _listed(contract: Contract) -> dict[str, Any]:
-    return {
-        "id": contract.id,
-        "name": contract.title,
-        "description": contract.description,
-        "tags": list(contract.tags) or ["tool"],
-        "examples": list(contract.examples),
-        "inputModes": ["application/json"],
-        "outputModes": [contract.output_mode],
-    }
-
-
-def _declared(skill: Skill) -> dict[str, Any]:
-    contract = skill.contract
-    return {
-        "input": contract.input_schema,
-        "output": contract.output_schema,
-        "access": contract.access.model_dump() if contract.access else None,
-        "effects": [effect.model_dump() for effect in contract.effects],
-        "risk": contract.risk.model_dump(),
-        "deadlineSeconds": contract.deadline,
-        "tier": skill.tier,
-    }
-
-
-def _skill_id(payload: Mapping[str, Any], message: Mapping[str, Any]) -> str:
-    for holder in (message, payload):
-        metadata = holder.get("metadata")
-        if isinstance(metadata, dict) and "skill_id" in metadata:
-            found = metadata["skill_id"]
-            if isinstance(found, str) and found:
-                return found
-            raise InvalidParams("metadata.skill_id must be a non-empty string")
-    raise InvalidParams("name the skill as skill_id in the metadata of the message or of the request")
-
-
-def _arguments(message: Mapping[str, Any]) -> Any:
-    parts = _member(message, "parts", list)
-    if len(parts) != 1 or not isinstance(parts[0], dict) or "data" not in parts[0]:
-        raise InvalidParams("the message must have exactly one part, a data part that holds the arguments")
-    return parts[0]["data"]
-
-
-_KINDS: Mapping[type, str] = {dict: "an object", list: "an array", str: "a string"}
-_T = TypeVar("_T")
-
-
-def _member(holder: Mapping[str, Any], name: str, kind: type[_T]) -> _T:
-    value = holder.get(name)
-    if not isinstance(value, kind):
-        raise InvalidParams(f"{name} must be {_KINDS[kind]}")
-    return value
+def _context(request: Request, session: Session) -> str:
+    context = member(request.payload, "message", dict).get("contextId") or session.episode
+    if not isinstance(context, str) or len(context) > 255:
+        raise InvalidParams("message.contextId must be a string of at most 255 characters")
+    return context

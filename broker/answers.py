@@ -27,14 +27,10 @@ def status_message(message_id: str, task_id: str, context_id: str, text: str) ->
     }
 
 
-def finished(receipt: Receipt) -> dict[str, Any]:
-    """The task that a committed call is."""
-    return {
-        "id": receipt.task_id,
-        "contextId": receipt.context_id,
-        "status": _final_status(receipt),
-        "artifacts": [_artifact(receipt)],
-    }
+def finished(receipt: Receipt, *, whole: bool = True) -> dict[str, Any]:
+    """The task that a committed call is; with its result if it is to be `whole`."""
+    task = {"id": receipt.task_id, "contextId": receipt.context_id, "status": _final_status(receipt)}
+    return {**task, "artifacts": [_artifact(receipt)]} if whole else task
 
 
 def begun(task: Task) -> dict[str, Any]:
@@ -53,14 +49,11 @@ def submitted(task_id: str, context_id: str, now: float) -> dict[str, Any]:
 
 
 def standing(task: Task, *, artifacts: Sequence[Mapping[str, Any]] = (), whole: bool = True) -> dict[str, Any]:
-    """A task as it is now; `artifacts` are what a running one has sent ahead, `whole` lets those of a result in."""
+    """A task as it is now; `artifacts` are what a running one has sent ahead, `whole` lets a result in."""
     if task.receipt is None:
         said = _open(task, "WORKING", task.updated_at)
         return {**said, "artifacts": list(artifacts)} if artifacts else said
-    said = finished(task.receipt)
-    if not whole:
-        del said["artifacts"]
-    return said
+    return finished(task.receipt, whole=whole)
 
 
 def ending(receipt: Receipt) -> tuple[dict[str, Any], dict[str, Any]]:

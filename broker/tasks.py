@@ -25,6 +25,7 @@ _FIELDS = (
     _call.state, _call.outcome, _call.entry_index, _call.output_ref, _call.metadata, _call.closed_at,
     _call.effect.is_not(None).label("begun"), _touched.label("updated_at"),
 )  # fmt: skip
+_BARE = select(*_FIELDS)
 _TASKS = select(*_FIELDS, schema.objects.c.payload).join(
     schema.objects, schema.objects.c.ref == _call.output_ref, isouter=True
 )
@@ -102,8 +103,11 @@ class Tasks:
 
         return await self._database.read(work)
 
-    async def page(self, episode: str, wanted: Filter, limit: int) -> tuple[list[Task], int]:
-        """At most `limit` tasks, those that changed last first, and how many there are on all pages together."""
+    async def page(self, episode: str, wanted: Filter, limit: int, *, outputs: bool = True) -> tuple[list[Task], int]:
+        """At most `limit` tasks, those that changed last first, and how many there are on all pages together.
+
+        Without `outputs` the receipts come without them.
+        """
         where = _call.episode == episode
         if wanted.context_id is not None:
             where &= _call.context_id == wanted.context_id
@@ -112,7 +116,7 @@ class Tasks:
         if wanted.since is not None:
             where &= _touched >= wanted.since
         total = select(func.count()).select_from(schema.calls).where(where)
-        query = _TASKS.where(where).order_by(_touched.desc(), _call.task_id).limit(limit)
+        query = (_TASKS if outputs else _BARE).where(where).order_by(_touched.desc(), _call.task_id).limit(limit)
         if wanted.after is not None:
             at, last = wanted.after
             query = query.where(or_(_touched < at, (_touched == at) & (_call.task_id > last)))
@@ -180,7 +184,7 @@ def _task(row: Mapping[str, Any]) -> Task:
         "input_ref", "deadline", "root_task",
     )  # fmt: skip
     kept = {name: row[name] for name in names}
-    receipt = None if row["state"] is None else receipt_of(row, bytes(row["payload"] or b"{}"))
+    receipt = None if row["state"] is None else receipt_of(row, bytes(row.get("payload") or b"{}"))
     return Task(row["task_id"], begun=bool(row["begun"]), receipt=receipt, **kept)
 
 

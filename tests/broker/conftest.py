@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from broker.agent import SkillAgent
 from broker.grants import Grant
 from broker.ledger import Ledger
 from broker.pipeline import Asked, Pipeline
 from broker.sessions import Credential, Session, mint
 from broker.worktrees import Worktrees
 from skills import Catalog, Context, Contract, Done, Effect, EffectResult, Failed, Outcome, Plan, PlannedEffect, Skill
+
+from .house import House
 
 OBJECT: dict[str, Any] = {"type": "object"}
 
@@ -163,3 +166,19 @@ def ask(session: Session) -> Callable[..., Asked]:
         return Asked(**fields | changes)
 
     return ask
+
+
+@pytest.fixture
+def house(pipeline: Pipeline, ledger: Ledger, credential: Credential) -> House:
+    return House(SkillAgent("house", pipeline, ledger, version="1", url="amqp://h/v?agent=house"), credential)
+
+
+@pytest.fixture
+async def other(
+    catalog: Catalog, ledger_path: Path, worktrees: Worktrees, credential: Credential
+) -> AsyncIterator[House]:
+    """Another worker of the same agent."""
+    async with await Ledger.open(str(ledger_path)) as ledger:
+        pipeline = Pipeline(catalog, ledger, worktrees, owner="w2", version="0")
+        yield House(SkillAgent("house", pipeline, ledger, version="1"), credential)
+        await pipeline.close()

@@ -1,9 +1,5 @@
 import asyncio
-import json
-import time
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,80 +11,11 @@ from broker.agent import SCHEMAS, SkillAgent
 from broker.grants import Grant
 from broker.ledger import Ledger
 from broker.pipeline import Pipeline
-from broker.sessions import Credential, mint
-from bus import Request, Unsigned
+from broker.sessions import mint
 from skills import canonical
 
 from .conftest import Effects
-
-
-@dataclass
-class Answer:
-    """The channel of one request: what was sent on it, with its headers; `leave_after` so many the caller is gone."""
-
-    bodies: list[Any] = field(default_factory=list)
-    headers: list[Mapping[str, str | int | bool]] = field(default_factory=list)
-    ended: bool = False
-    leave_after: int | None = None
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @property
-    def heard(self) -> bool:
-        return self.leave_after is None or len(self.bodies) < self.leave_after
-
-    async def send(
-        self,
-        body: Mapping[str, Any] | bytes,
-        *,
-        final: bool = True,
-        headers: Mapping[str, str | int | bool] = MappingProxyType({}),
-    ) -> None:
-        assert not self.ended
-        if self.heard:
-            self.bodies.append(json.loads(body) if isinstance(body, bytes) else body)
-            self.headers.append(headers)
-        self.ended = final
-        self.news.set()
-
-    async def count(self, wanted: int) -> None:
-        """Wait until so many were sent."""
-        while len(self.bodies) < wanted:
-            self.news.clear()
-            await asyncio.wait_for(self.news.wait(), 20)
-
-
-@dataclass
-class House:
-    """An agent called directly, without a bus between."""
-
-    agent: SkillAgent
-    credential: Credential
-
-    async def ask(
-        self, operation: str, payload: Any, *, credential: Credential | None = None, message_id: str = "m1"
-    ) -> Any:
-        body = json.dumps(payload).encode()
-        signed = (credential or self.credential).authorize(
-            Unsigned("house", operation, message_id, body, time.time() + 30)
-        )
-        answer = Answer()
-        await self.agent(Request("house", operation, message_id, body, payload, authorization=signed), answer)
-        (only,) = answer.bodies
-        return only
-
-    async def send(self, skill: str, arguments: Any, *, message_id: str = "m1", **changes: Any) -> Any:
-        message = {
-            "messageId": message_id,
-            "role": "ROLE_USER",
-            "parts": [{"data": arguments}],
-            "metadata": {"skill_id": skill},
-        }
-        return await self.ask("SendMessage", {"message": message | changes}, message_id=message_id)
-
-
-@pytest.fixture
-def house(pipeline: Pipeline, ledger: Ledger, credential: Credential) -> House:
-    return House(SkillAgent("house", pipeline, ledger, version="1", url="amqp://h/v?agent=house"), credential)
+from .house import House
 
 
 async def test_a_call_becomes_a_completed_task(house: House) -> None:
