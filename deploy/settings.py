@@ -108,7 +108,7 @@ class Settings(BaseSettings):
         default_factory=_below_state("workspaces"),
         description="folder of the episodes' worktrees; default: workspaces in state_dir",
     )
-    slots: int = Field(default=64, ge=1, le=65_535, description="calls that one worker has in hand at a time")
+    slots: int = Field(default=64, ge=1, le=2_000, description="calls that one worker has in hand at a time")
     lease_seconds: Seconds = Field(
         default=15.0, gt=0, description="how long a call that a dead worker had stays its own"
     )
