@@ -8,18 +8,22 @@ from typing import Any
 import orjson
 
 from bus import (
+    DeadlineExceeded,
     InvalidParams,
     MethodNotFound,
     PushNotificationNotSupported,
     Reply,
     Request,
+    Target,
     TaskNotFound,
     Unauthenticated,
     UnsupportedOperation,
 )
+from bus.control import CANCEL, INFO, STATS, Control, Handler
 from skills import Skill
 
 from . import answers, parameters
+from .cancels import Cancels
 from .card import SCHEMAS, card_of
 from .ledger import Ledger
 from .listing import Listing
@@ -52,15 +56,55 @@ class SkillAgent:
         self._version = version
         self._url = url
         self._streams = Streams(pipeline)
+        self._cancels = Cancels(pipeline, ledger, self._streams, self._tell)
+        self._control: Control | None = None
         self._sessions: dict[str, tuple[float, Session]] = {}
         self._operations: Mapping[str, _Operation] = {
             "SendMessage": self._send_message,
             "SendStreamingMessage": self._stream_message,
             "SubscribeToTask": self._subscribe,
+            "CancelTask": self._cancel_task,
             "GetTask": self._get_task,
             "ListTasks": self._list_tasks,
             "GetExtendedAgentCard": self._get_card,
         }
+
+    async def join(
+        self,
+        target: Target,
+        *,
+        instance: str,
+        prefix: str = "a2a",
+        stats: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Listen on the control exchange: learn of cancels at once, answer `ping`, `info` and `stats`.
+
+        Without it the agent works as well; cancels reach it when leases are renewed. Raises Refused, ConnectionLost.
+        """
+        listed = {"version": self._version, "operations": sorted(self._operations)}
+
+        async def cancel(_said: Mapping[str, Any]) -> None:
+            await self._pipeline.look_for_cancels()
+
+        async def info(_asked: Mapping[str, Any]) -> Mapping[str, Any]:
+            return {**listed, "skills": len(self._pipeline.catalog)}
+
+        async def count(_asked: Mapping[str, Any]) -> Mapping[str, Any]:
+            return {**(stats() if stats else {}), "calls": self._pipeline.load}
+
+        on: dict[str, Handler] = {CANCEL: cancel, INFO: info, STATS: count}
+        control = Control(target, self.name, instance=instance, on=on, prefix=prefix)
+        await control.start()
+        self._control = control
+
+    async def leave(self) -> None:
+        """Hear nothing more of the control exchange."""
+        control, self._control = self._control, None
+        if control is not None:
+            await control.close()
+
+    async def _tell(self, task_id: str) -> bool:
+        return self._control is not None and await self._control.publish(CANCEL, {"task": task_id})
 
     async def __call__(self, request: Request, reply: Reply) -> None:
         session = await self._authenticate(request)
@@ -166,6 +210,17 @@ class SkillAgent:
         after = parameters.after(request)
         task = await self._find(member(request.payload, "id", str), session)
         await self._streams.subscribe(task, after, request.deadline, reply)
+
+    async def _cancel_task(self, request: Request, session: Session, reply: Reply) -> None:
+        task_id = member(request.payload, "id", str)
+        remaining = None if request.deadline is None else max(request.deadline - time.time(), 0.001)
+        try:
+            async with asyncio.timeout(remaining):
+                task = await self._cancels.cancel(task_id, session.episode)
+        except TimeoutError:
+            raise DeadlineExceeded("the task is asked to end and has not ended yet") from None
+        (said,) = await self._told([task], 0)
+        await reply.send(orjson.dumps(said))
 
     async def _list_tasks(self, request: Request, session: Session, reply: Reply) -> None:
         listing = Listing.read(request.payload)

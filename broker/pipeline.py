@@ -84,6 +84,11 @@ class Pipeline:
         """The run of a task here, if it runs here."""
         return self._running.get(task_id)
 
+    @property
+    def load(self) -> int:
+        """How many calls run here now."""
+        return len(self._running)
+
     async def recover(self, task: Task) -> None:
         """Close an open call whose worker is gone: nobody else may ever ask for it again.
 
@@ -173,7 +178,11 @@ class Pipeline:
                 with run.interruptible():
                     worktree = await stack.enter_async_context(self._place(planned))
             except Canceled:
-                return await self._commit(planned, await self._not_begun(planned, effect), None)
+                task = await self.ledger.tasks.get(run.task_id, run.episode)
+                if task is None:
+                    return await self._commit(planned, await self._not_begun(planned, effect), None)
+                # It runs in another worker, which is told as well; this one waits for what comes of it.
+                worktree = await stack.enter_async_context(self._place(planned))
             reservation = await self._reserve(planned, effect, locked=worktree is not None)
             if isinstance(reservation, Receipt):
                 return reservation

@@ -1,0 +1,262 @@
+"""The control exchange: short words to the workers of an agent, and what they answer.
+
+What is said here is never trusted and never needed: a worker that hears of something looks where it is kept. So anyone
+who may publish here can wake workers and ask how they are, and can change nothing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from uuid import uuid4
+
+import orjson
+
+from bus import topology
+from bus.driver import Binding, Connection, Exchange, Incoming, Outgoing, Properties, Queue
+from bus.errors import BusError, ConnectionLost, InvalidParams, Unroutable
+from bus.link import Link, Patience
+from bus.names import MEDIA_TYPE, Names, check_agent
+from bus.target import APP_ID, Target, driver_for
+
+CANCEL, PING, INFO, STATS = "cancel", "ping", "info", "stats"
+KINDS = (CANCEL, PING, INFO, STATS)
+"""What can be said. The last three are questions."""
+
+QUIET = 0.25
+"""Seconds without a further answer after which there are no more."""
+
+MOST = 2.0
+"""Seconds that answers are waited for at all."""
+
+MAX_BODY = 64 << 10
+_MOST_AT_ONCE = 64
+_EXPIRATION = 60_000
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | None]]
+"""Hears the body of what was said; what it returns is the answer to a question."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one worker answered to a question. `body` is the worker's own part."""
+
+    kind: str
+    agent: str
+    instance: str
+    body: Mapping[str, Any]
+
+    def encode(self) -> bytes:
+        """The JSON of an answer. Its type names what else is in it."""
+        known = {"type": _type(self.kind), "agent": self.agent, "instance": self.instance}
+        return orjson.dumps({**self.body, **known})
+
+    @classmethod
+    def decode(cls, kind: str, body: bytes) -> "Answer | None":
+        """The answer in a message, or None for something else."""
+        found = _object(body)
+        agent, instance = found.pop("agent", None), found.pop("instance", None)
+        if found.pop("type", None) != _type(kind) or not isinstance(agent, str) or not isinstance(instance, str):
+            return None
+        return cls(kind, agent, instance, found)
+
+
+def exchange(names: Names) -> Exchange:
+    """The control exchange of a prefix. Its keys are `kind`, `kind.agent` and `kind.agent.instance`."""
+    return Exchange(f"{names.prefix}.ctl", "direct")
+
+
+def key(kind: str, agent: str | None = None, instance: str | None = None) -> str:
+    """The routing key to all workers, to those of an agent, or to one."""
+    if kind not in KINDS:
+        raise InvalidParams(f"nothing of the kind {kind!r} is said on the control exchange")
+    if agent is None:
+        return kind
+    return f"{kind}.{check_agent(agent)}" + (f".{instance}" if instance is not None else "")
+
+
+class Control:
+    """One worker's ear and voice on the control exchange.
+
+    `on` has a handler for each kind that it listens to; `ping` is answered without one. Handlers run beside each
+    other; one that fails is logged and answers nothing.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        agent: str,
+        *,
+        instance: str,
+        on: Mapping[str, Handler],
+        prefix: str = "a2a",
+        patience: Patience | None = None,
+    ) -> None:
+        self._names = Names(prefix)
+        self._agent = check_agent(agent)
+        self._instance = instance
+        self._on: dict[str, Handler] = {PING: _pong, **on}
+        self._driver = driver_for(target)
+        self._tasks: set[asyncio.Task[None]] = set()
+        name = f"{APP_ID} control {agent}"
+        self._link = Link(self._driver, name, self._set_up, patience=patience or Patience())
+
+    async def start(self) -> None:
+        """Connect and listen. Raises `Refused` and `ConnectionLost`."""
+        await self._link.start()
+
+    async def ready(self) -> None:
+        """Wait until it listens. Raises `ConnectionLost` when it is closed."""
+        await self._link.ready()
+
+    async def close(self) -> None:
+        """Hear no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._link.close()
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def publish(self, kind: str, body: Mapping[str, Any], *, instance: str | None = None) -> bool:
+        """Say something to the workers of this agent, this one among them. False when that is not possible now."""
+        message = _message(self._names, key(kind, self._agent, instance), kind, body, user=self._driver.user)
+        try:
+            await self._link.publish(message)
+        except BusError as error:
+            _log.info("control: %s was not said: %s", kind, error)
+            return False
+        return True
+
+    async def _set_up(self, connection: Connection) -> None:
+        queue = f"{self._names.prefix}.ctl.{self._agent}.{uuid4().hex}"
+        where = exchange(self._names)
+        keys = [key(kind, *to) for kind in self._on for to in ((), (self._agent,), (self._agent, self._instance))]
+        bindings = [Binding(where.name, queue, each) for each in keys]
+        await connection.declare(where, Queue(queue, exclusive=True), *bindings)
+        await connection.consume(
+            queue,
+            prefetch=0,
+            on_delivery=lambda message: self._on_delivery(connection, message),
+            on_cancelled=lambda: self._link.drop("the control queue is gone"),
+        )
+
+    def _on_delivery(self, connection: Connection, message: Incoming) -> None:
+        handler = self._on.get(message.properties.type or "")
+        if handler is None or len(message.body) > MAX_BODY or len(self._tasks) >= _MOST_AT_ONCE:
+            return
+        task = asyncio.create_task(self._hear(handler, connection, message))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _hear(self, handler: Handler, connection: Connection, message: Incoming) -> None:
+        asked = message.properties
+        kind = asked.type or ""
+        try:
+            body = await handler(_object(message.body))
+            if body is None or not asked.reply_to or not self._names.allows_reply_to(asked.reply_to, asked.user_id):
+                return
+            answer = Answer(kind, self._agent, self._instance, body)
+            properties = Properties(
+                type=kind, content_type=MEDIA_TYPE, correlation_id=asked.correlation_id, expiration=_EXPIRATION
+            )
+            await connection.publish(Outgoing("", asked.reply_to, answer.encode(), properties))
+        except BusError as error:
+            _log.debug("control: an answer to %s reached nobody: %s", kind, error)
+        except Exception:
+            _log.exception("control: %s could not be handled", kind)
+
+
+async def ask(
+    target: Target,
+    kind: str,
+    *,
+    agent: str | None = None,
+    instance: str | None = None,
+    body: Mapping[str, Any] | None = None,
+    prefix: str = "a2a",
+    quiet: float = QUIET,
+    most: float = MOST,
+) -> list[Answer]:
+    """Ask all workers, those of an agent, or one, and collect the answers.
+
+    Waits until none came for `quiet` seconds after the last, and at most `most` seconds; none is an answer too. Raises
+    `Refused` and `ConnectionLost`.
+    """
+    names, driver = Names(prefix), driver_for(target)
+    where = key(kind, agent, instance)
+    connection = await driver.connect(f"{APP_ID} ask {kind}")
+    arrived: asyncio.Queue[Answer] = asyncio.Queue()
+
+    def on_delivery(message: Incoming) -> None:
+        answer = Answer.decode(kind, message.body) if len(message.body) <= MAX_BODY else None
+        if answer is not None:
+            arrived.put_nowait(answer)
+
+    try:
+        queue = names.new_reply_queue(driver.user)
+        await connection.declare(exchange(names), topology.replies(queue))
+        await connection.consume(queue, prefetch=0, on_delivery=on_delivery, on_cancelled=lambda: None)
+        message = _message(names, where, kind, body or {}, user=driver.user, reply_to=queue)
+        try:
+            await connection.publish(message)
+        except Unroutable:
+            return []
+        return await _collect(arrived, connection, quiet, most)
+    finally:
+        await connection.close()
+
+
+async def _collect(arrived: "asyncio.Queue[Answer]", connection: Connection, quiet: float, most: float) -> list[Answer]:
+    loop = asyncio.get_running_loop()
+    until = loop.time() + most
+    found: list[Answer] = []
+    while not connection.lost.done():
+        wait = min(quiet, until - loop.time()) if found else until - loop.time()
+        try:
+            found.append(await asyncio.wait_for(arrived.get(), max(wait, 0)))
+        except TimeoutError:
+            return found
+    raise ConnectionLost(connection.lost.result())
+
+
+def _message(
+    names: Names, where: str, kind: str, body: Mapping[str, Any], *, user: str | None, reply_to: str | None = None
+) -> Outgoing:
+    properties = Properties(
+        type=kind,
+        content_type=MEDIA_TYPE,
+        correlation_id=uuid4().hex,
+        reply_to=reply_to,
+        expiration=_EXPIRATION,
+        user_id=user,
+        app_id=APP_ID,
+    )
+    return Outgoing(exchange(names).name, where, orjson.dumps(dict(body)), properties)
+
+
+def _type(kind: str) -> str:
+    return f"urn:skillbus:control:{kind}:v1"
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+async def _pong(_asked: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {}
