@@ -13,6 +13,7 @@ from . import dead, log, screen, session
 from .call import call
 from .config import config
 from .demo import demo
+from .doctor import doctor
 from .failure import Code, Failure
 from .skills import skills
 from .why import why
@@ -33,6 +34,7 @@ app.command("call")(call)
 app.add_typer(log.app, name="log")
 app.command("why")(why)
 app.add_typer(dead.app, name="dead")
+app.command("doctor")(doctor)
 app.command("config")(config)
 
 
