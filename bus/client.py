@@ -169,19 +169,21 @@ class Client:
         message_id: str | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
         timeout: float = 60.0,
+        authorization: str | None = None,
     ) -> dict[str, Any]:
         """Call one operation of an agent (A2A 1.0, section 5.3) and return its response object.
 
         `message_id` is the idempotency key; without it, the `messageId` of a message in the body, or a fresh one. A
         body that is encoded already needs it. `headers` are further service parameters (`a2a-extensions`,
-        `traceparent`), `timeout` is seconds over all attempts.
+        `traceparent`), `timeout` is seconds over all attempts. `authorization` stands in place of what the client's
+        `authorize` would give.
 
         Raises the error that the agent answered with, and by itself: `AgentNotFound` when nobody serves such an agent;
         `Unavailable` when its queue is full or the broker takes no messages; `DeadlineExceeded`, with `local` in the
         metadata, when no answer came in time; `ConnectionLost` when the client is closed; `InvalidParams`,
         `InvalidRequest` or `MethodNotFound` for what may not be sent.
         """
-        call = self.begin(agent, operation, body, message_id, headers, timeout)
+        call = self.begin(agent, operation, body, message_id, headers, timeout, authorization=authorization)
         try:
             return await call.result
         finally:
@@ -198,6 +200,7 @@ class Client:
         timeout: float = 3600.0,
         idle: float = IDLE,
         resume: bool = True,
+        authorization: str | None = None,
     ) -> AsyncGenerator[StreamEvent, None]:
         """Call a streaming operation of an agent and hand its events over in order; the iteration ends at the last.
 
@@ -216,11 +219,12 @@ class Client:
             agent=agent,
             operation=operation,
             body=body,
-            message_id=message_id or _id_within(body) or uuid4().hex,
+            message_id=message_id or wire.message_id(body) or uuid4().hex,
             headers=headers,
             timeout=timeout,
             idle=idle,
             resume=resume,
+            authorization=authorization,
         )
         async with aclosing(stream.events()) as events:
             async for event in events:
@@ -235,10 +239,11 @@ class Client:
         headers: Mapping[str, str],
         timeout: float,
         on_reply: Callable[[Incoming], None] | None = None,
+        authorization: str | None = None,
     ) -> Call:
         """Send a request and have its replies brought to the call, until `end`. For `request` and `stream`."""
         call = self._new_call(agent, operation, body, message_id, headers, timeout)
-        call.on_reply = on_reply
+        call.on_reply, call.authorization = on_reply, authorization
         self._stats.calls += 1
         self._pending.add(call)
         if self._up:
@@ -288,7 +293,7 @@ class Client:
             # Waiting here would only hide from the caller that the broker is in distress.
             raise Unavailable("the broker takes no messages now", metadata={"retryAfterMs": "5000"})
         encoded = wire.encode(body)
-        message_id = message_id or _id_within(body) or uuid4().hex
+        message_id = message_id or wire.message_id(body) or uuid4().hex
         wire.check_request(operation, message_id, encoded, headers, self._limits)
         loop = asyncio.get_running_loop()
         return Call(
@@ -337,8 +342,8 @@ class Client:
         self._set_timer(call, self._retry.wait(call.resends))
 
     def _sign(self, call: Call) -> str | None:
-        if self._authorize is None:
-            return None
+        if self._authorize is None or call.authorization is not None:
+            return call.authorization
         return self._authorize(Unsigned(call.agent, call.operation, call.message_id, call.body, call.deadline))
 
     def _published(self, call: Call, done: "asyncio.Future[None]") -> None:
@@ -418,9 +423,3 @@ class Client:
                 call.succeed(wire.read_reply(message, self._limits))
             except BusError as error:
                 call.fail(error)
-
-
-def _id_within(body: Mapping[str, Any] | bytes) -> str | None:
-    message = body.get("message") if isinstance(body, Mapping) else None
-    found = message.get("messageId") if isinstance(message, Mapping) else None
-    return found if isinstance(found, str) else None

@@ -102,22 +102,23 @@ class Leg:
         except BusError as error:
             self.call.fail(error)
             return
-        if len(self._events) == BUFFER:
+        if len(self._events) >= BUFFER:
             self.call.fail(StreamCut("the reader is too slow"))
             return
         self._next += 1
         task_sequence, task_id = headers.get(TASK_SEQUENCE), headers.get(TASK_ID)
         final = headers.get(FINAL) is True
-        self._events.append(
-            StreamEvent(
-                body,
-                sequence,
-                task_sequence if isinstance(task_sequence, int) else None,
-                final,
-                headers.get(GAP) is True,
-                task_id if isinstance(task_id, str) else _task_id(body),
+        if body or not final:  # an empty last one is the end and no event
+            self._events.append(
+                StreamEvent(
+                    body,
+                    sequence,
+                    task_sequence if isinstance(task_sequence, int) else None,
+                    final,
+                    headers.get(GAP) is True,
+                    task_id if isinstance(task_id, str) else _task_id(body),
+                )
             )
-        )
         self._wake.set()
         if final:
             self.call.succeed(body)

@@ -29,6 +29,7 @@ class Call:
     resends: int = 0
     on_reply: Callable[[Incoming], None] | None = None
     started: bool = False
+    authorization: str | None = field(default=None, repr=False)
     underway: bool = False
     uncertain: bool = False
     timer: asyncio.TimerHandle | None = None

@@ -34,6 +34,7 @@ class Caller(Protocol):
         headers: Mapping[str, str],
         timeout: float,
         on_reply: Callable[[Incoming], None] | None = None,
+        authorization: str | None = None,
     ) -> Call:
         """Send a request; its replies go to `on_reply`."""
 
@@ -41,7 +42,14 @@ class Caller(Protocol):
         """Forget it."""
 
     async def request(
-        self, agent: str, operation: str, body: Mapping[str, Any], *, headers: Mapping[str, str], timeout: float
+        self,
+        agent: str,
+        operation: str,
+        body: Mapping[str, Any],
+        *,
+        headers: Mapping[str, str],
+        timeout: float,
+        authorization: str | None,
     ) -> dict[str, Any]:
         """One request and its one answer."""
 
@@ -63,6 +71,7 @@ class Stream:
         timeout: float,
         idle: float,
         resume: bool,
+        authorization: str | None,
     ) -> None:
         self._caller = caller
         self._retry = retry
@@ -78,6 +87,7 @@ class Stream:
         self._expires = asyncio.get_running_loop().time() + timeout
         self._idle = idle
         self._resume = resume
+        self._authorization = authorization
         self._task_id: str | None = None
         self._task_seq: int | None = None
         self._begun = False
@@ -137,7 +147,9 @@ class Stream:
         left = self._left
         if left <= 0 < self._timeout:
             raise DeadlineExceeded("the stream did not end before the deadline", metadata={"local": "true"})
-        return self._caller.begin(self._agent, operation, body, message_id or None, headers, left, leg.take)
+        return self._caller.begin(
+            self._agent, operation, body, message_id or None, headers, left, leg.take, self._authorization
+        )
 
     def _naming_task(self) -> dict[str, Any]:
         tenant = self._body.get("tenant") if isinstance(self._body, Mapping) else None
@@ -153,7 +165,12 @@ class Stream:
         """The whole task in place of the events that were missed, when it has come to its end meanwhile."""
         try:
             task = await self._caller.request(
-                self._agent, GET_TASK, self._naming_task(), headers=self._headers, timeout=max(0.001, self._left)
+                self._agent,
+                GET_TASK,
+                self._naming_task(),
+                headers=self._headers,
+                timeout=max(0.001, self._left),
+                authorization=self._authorization,
             )
         except BusError as other:
             raise self._cut(f"the stream cannot be taken up again: {other.message}") from error

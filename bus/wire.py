@@ -91,6 +91,13 @@ def request(
     )
 
 
+def message_id(body: Mapping[str, Any] | bytes) -> str | None:
+    """The key of the message in a body that is not encoded yet."""
+    message = body.get("message") if isinstance(body, Mapping) else None
+    found = message.get("messageId") if isinstance(message, Mapping) else None
+    return found if isinstance(found, str) else None
+
+
 def check_request(operation: str, message_id: str, body: bytes, headers: Mapping[str, str], limits: Limits) -> None:
     """What a receiver would refuse, a sender refuses first. Raises the same `BusError`."""
     if operation not in n.OPERATIONS:

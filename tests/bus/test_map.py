@@ -1,6 +1,7 @@
 """The package's map and its floor."""
 
 import ast
+import subprocess
 import sys
 from pathlib import Path
 
@@ -30,7 +31,14 @@ def test_the_bus_stands_on_the_ground() -> None:
         allowed = {"bus", "orjson", *sys.stdlib_module_names}
         if path.name == "amqp.py":
             allowed |= {"aio_pika", "aiormq", "yarl"}
+        if path.name in ("sdk.py", "a2a_sdk.py"):
+            allowed |= {"a2a"}
         assert imports(path) <= allowed, path.name
+
+
+def test_the_sdk_is_not_needed_to_begin() -> None:
+    code = "import sys, bus, bus.amqp; assert not {'a2a', 'google.protobuf'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=FOLDER.parent, check=True, timeout=60)
 
 
 def test_files_are_small() -> None:

@@ -1,0 +1,425 @@
+"""The adapter for a2a-sdk: any `RequestHandler` served by this bus, and a transport for the SDK's `Client`.
+
+    server = await bus.serve("amqp://…", "echo", sdk_agent(handler))
+
+    factory = ClientFactory(config)
+    register(factory, broker="amqps://user:password@host/vhost")
+    client = factory.create(card)
+
+Protobuf stays in here and in `bus.a2a_sdk`. It needs the extra `sdk`.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from a2a.auth.user import User
+from a2a.client.client import ClientCallContext, ClientConfig
+from a2a.client.client_factory import ClientFactory
+from a2a.client.errors import A2AClientError
+from a2a.client.transports.base import ClientTransport
+from a2a.extensions.common import get_requested_extensions
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers.request_handler import RequestHandler
+from a2a.server.routes.common import serialize_list_tasks_response
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.constants import TransportProtocol
+from a2a.utils.errors import (
+    A2AError,
+    ExtendedAgentCardNotConfiguredError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+from a2a.utils.proto_utils import to_stream_response
+
+from bus.a2a_sdk import REQUESTS, as_json, read, sdk_errors, to_bus
+from bus.client import Client, connect
+from bus.errors import InvalidParams
+from bus.interface import Interface
+from bus.limits import Limits
+from bus.link import Patience
+from bus.message import Agent, Authorize, Reply, Request
+from bus.names import A2A_VERSION, BINDING, STREAMING, SUBSCRIBE, TASK_ID, TRACEPARENT, TRACESTATE, VERSION
+from bus.retry import Retry
+from bus.stream import IDLE
+from bus.target import Target
+
+BROKER = "A2A_AMQP_URL"
+"""The environment variable that names the broker and the credentials for it, when `register` is not told."""
+
+ONCE = Retry(attempts=1)
+"""Most handlers do not know a message id again, so a slow one is not asked twice."""
+
+_HOLD = 0.1
+"""Seconds that an event which may be the last waits to be known as the last."""
+
+_M = TypeVar("_M")
+
+_LAST_STATES = frozenset(
+    {
+        pb.TASK_STATE_COMPLETED,
+        pb.TASK_STATE_FAILED,
+        pb.TASK_STATE_CANCELED,
+        pb.TASK_STATE_REJECTED,
+        pb.TASK_STATE_INPUT_REQUIRED,
+        pb.TASK_STATE_AUTH_REQUIRED,
+    }
+)
+
+
+class Caller(User):
+    """Who sent a request: the broker's user, when the broker vouched for it."""
+
+    def __init__(self, request: Request) -> None:
+        self._name = request.caller
+
+    @property
+    def is_authenticated(self) -> bool:
+        return self._name is not None
+
+    @property
+    def user_name(self) -> str:
+        return self._name or ""
+
+
+def sdk_agent(
+    handler: RequestHandler, *, card: pb.AgentCard | None = None, user: Callable[[Request], User] = Caller
+) -> Agent:
+    """An agent for `bus.serve` that answers all eleven operations through an SDK request handler.
+
+    `user` tells who a request comes from, for the handler's `ServerCallContext`; whose state holds under `headers`
+    what an HTTP server would put there, the authorization included. `card` is what GetExtendedAgentCard gives when
+    the handler has no extended one: over a broker there is no well-known place for it.
+    """
+
+    async def agent(request: Request, reply: Reply) -> None:
+        params = read(request.payload, REQUESTS[request.operation]())
+        context = _context(request, params, user(request))
+        try:
+            if request.operation in STREAMING:
+                await _stream(handler, request.operation, params, context, reply)
+            else:
+                await reply.send(await _answer(handler, request.operation, params, context, card))
+        except A2AError as error:
+            raise to_bus(error) from error
+
+    return agent
+
+
+def _context(request: Request, params: Any, user: User) -> ServerCallContext:
+    others = {
+        "authorization": request.authorization,
+        TRACEPARENT: request.traceparent,
+        TRACESTATE: request.tracestate,
+    }
+    headers = {
+        A2A_VERSION: VERSION,
+        **request.headers,
+        **{name: value for name, value in others.items() if value is not None},
+    }
+    return ServerCallContext(
+        user=user,
+        tenant=params.tenant or request.tenant or "",
+        requested_extensions=get_requested_extensions([headers.get("a2a-extensions", "")]),
+        state={
+            "headers": headers,
+            "method": request.operation,
+            "request_id": request.message_id,
+            "deadline": request.deadline,
+            "redelivered": request.redelivered,
+        },
+    )
+
+
+async def _answer(
+    handler: RequestHandler, operation: str, params: Any, context: ServerCallContext, card: pb.AgentCard | None
+) -> dict[str, Any]:
+    answer: Any
+    match operation:
+        case "SendMessage":
+            result = await handler.on_message_send(params, context)
+            answer = to_stream_response(result)  # of the same form as a SendMessageResponse
+        case "GetTask" | "CancelTask":
+            answer = await (handler.on_get_task if operation == "GetTask" else handler.on_cancel_task)(params, context)
+            if answer is None:
+                raise TaskNotFoundError
+        case "ListTasks":
+            tasks = await handler.on_list_tasks(params, context)
+            return serialize_list_tasks_response(tasks, params.include_artifacts)
+        case "CreateTaskPushNotificationConfig":
+            answer = await handler.on_create_task_push_notification_config(params, context)
+        case "GetTaskPushNotificationConfig":
+            answer = await handler.on_get_task_push_notification_config(params, context)
+        case "ListTaskPushNotificationConfigs":
+            answer = await handler.on_list_task_push_notification_configs(params, context)
+        case "DeleteTaskPushNotificationConfig":
+            await handler.on_delete_task_push_notification_config(params, context)
+            return {}
+        case _:
+            try:
+                answer = await handler.on_get_extended_agent_card(params, context)
+            except (ExtendedAgentCardNotConfiguredError, UnsupportedOperationError):
+                if card is None:
+                    raise
+                answer = card
+    return as_json(answer)
+
+
+async def _stream(
+    handler: RequestHandler, operation: str, params: Any, context: ServerCallContext, reply: Reply
+) -> None:
+    listening = operation == SUBSCRIBE
+    begin = handler.on_subscribe_to_task if listening else handler.on_message_send_stream
+    async with aclosing(begin(params, context)) as events:
+        event = await _next(events)
+        while event is not None and (reply.heard or not listening):
+            body, headers = as_json(to_stream_response(event)), _headers_of(event)
+            if not _may_be_last(event):
+                await reply.send(body, final=False, headers=headers)
+                event = await _next(events)
+                continue
+            coming = asyncio.ensure_future(_next(events))
+            try:
+                await asyncio.wait({coming}, timeout=_HOLD)
+                if coming.done() and coming.exception() is None and coming.result() is None:
+                    await reply.send(body, headers=headers)
+                    return
+                await reply.send(body, final=False, headers=headers)
+                event = await coming
+            finally:
+                coming.cancel()
+                await asyncio.wait({coming})
+        # The last event was not known as such when it was sent.
+        await reply.send({})
+
+
+async def _next(events: AsyncGenerator[Any, None]) -> Any:
+    return await anext(events, None)
+
+
+def _headers_of(event: Any) -> dict[str, str]:
+    task_id = event.id if isinstance(event, pb.Task) else event.task_id
+    return {TASK_ID: task_id} if task_id else {}
+
+
+def _may_be_last(event: Any) -> bool:
+    if isinstance(event, pb.Task | pb.TaskStatusUpdateEvent):
+        return event.status.state in _LAST_STATES
+    return isinstance(event, pb.Message)
+
+
+def register(
+    factory: ClientFactory,
+    *,
+    broker: Target | None = None,
+    authorize: Authorize | None = None,
+    retry: Retry = ONCE,
+    limits: Limits | None = None,
+    patience: Patience | None = None,
+    timeout: float = 60.0,
+) -> None:
+    """Let an SDK client factory call agents whose card names this binding.
+
+    `broker` is a URL with credentials, or a `MemoryBroker`; without it, the environment's `A2A_AMQP_URL`, and without
+    that, the URL of the card as it is. Credentials go to the broker that they are for and to no other: `create`
+    raises `ValueError` for a card that names another one. `timeout` is seconds for a call whose context has none.
+    """
+    known = broker if broker is not None else os.environ.get(BROKER) or None
+
+    def produce(card: pb.AgentCard, url: str, _config: ClientConfig) -> ClientTransport:
+        try:
+            interface = Interface.read(url)
+            if isinstance(known, str) and not interface.is_at(known):
+                raise InvalidParams(
+                    f"the card's agent is at {interface.broker}, the credentials are for another broker"
+                )
+        except InvalidParams as error:
+            raise ValueError(error.message) from error
+        return AmqpTransport(
+            interface.broker if known is None else known,
+            interface.agent,
+            card=card,
+            prefix=interface.prefix,
+            authorize=authorize,
+            retry=retry,
+            limits=limits,
+            patience=patience,
+            timeout=timeout,
+        )
+
+    factory.register(BINDING, produce)
+    config = factory._config
+    bindings = config.supported_protocol_bindings or [TransportProtocol.JSONRPC.value]
+    if BINDING not in bindings:
+        factory._config = replace(config, supported_protocol_bindings=[*bindings, BINDING])
+
+
+class AmqpTransport(ClientTransport):
+    """Calls one agent over a broker. It connects with the first call; `close` closes it for good.
+
+    Errors are the SDK's own; those that only this binding has are an `A2AClientError`, with the bus's error as its
+    cause. The context's service parameters travel as headers: `a2a-*`, `traceparent`, `tracestate`, and
+    `authorization`; others are HTTP's and stay behind.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        agent: str,
+        *,
+        card: pb.AgentCard | None = None,
+        prefix: str = "a2a",
+        authorize: Authorize | None = None,
+        retry: Retry = ONCE,
+        limits: Limits | None = None,
+        patience: Patience | None = None,
+        timeout: float = 60.0,
+        stream_timeout: float = 3600.0,
+        idle: float = IDLE,
+    ) -> None:
+        self._agent = agent
+        self._card = card
+        self._connect = partial(
+            connect, target, authorize=authorize, prefix=prefix, retry=retry, limits=limits, patience=patience
+        )
+        self._timeout = timeout
+        self._stream_timeout = stream_timeout
+        self._idle = idle
+        self._bus: Client | None = None
+        self._connecting = asyncio.Lock()
+        self._closed = False
+
+    async def send_message(
+        self, request: pb.SendMessageRequest, *, context: ClientCallContext | None = None
+    ) -> pb.SendMessageResponse:
+        return await self._call("SendMessage", request, pb.SendMessageResponse(), context)
+
+    async def send_message_streaming(
+        self, request: pb.SendMessageRequest, *, context: ClientCallContext | None = None
+    ) -> AsyncGenerator[pb.StreamResponse, None]:
+        async with aclosing(self._events("SendStreamingMessage", request, context)) as events:
+            async for event in events:
+                yield event
+
+    async def get_task(self, request: pb.GetTaskRequest, *, context: ClientCallContext | None = None) -> pb.Task:
+        return await self._call("GetTask", request, pb.Task(), context)
+
+    async def list_tasks(
+        self, request: pb.ListTasksRequest, *, context: ClientCallContext | None = None
+    ) -> pb.ListTasksResponse:
+        return await self._call("ListTasks", request, pb.ListTasksResponse(), context)
+
+    async def cancel_task(self, request: pb.CancelTaskRequest, *, context: ClientCallContext | None = None) -> pb.Task:
+        return await self._call("CancelTask", request, pb.Task(), context)
+
+    async def create_task_push_notification_config(
+        self, request: pb.TaskPushNotificationConfig, *, context: ClientCallContext | None = None
+    ) -> pb.TaskPushNotificationConfig:
+        return await self._call("CreateTaskPushNotificationConfig", request, pb.TaskPushNotificationConfig(), context)
+
+    async def get_task_push_notification_config(
+        self, request: pb.GetTaskPushNotificationConfigRequest, *, context: ClientCallContext | None = None
+    ) -> pb.TaskPushNotificationConfig:
+        return await self._call("GetTaskPushNotificationConfig", request, pb.TaskPushNotificationConfig(), context)
+
+    async def list_task_push_notification_configs(
+        self, request: pb.ListTaskPushNotificationConfigsRequest, *, context: ClientCallContext | None = None
+    ) -> pb.ListTaskPushNotificationConfigsResponse:
+        answer = pb.ListTaskPushNotificationConfigsResponse()
+        return await self._call("ListTaskPushNotificationConfigs", request, answer, context)
+
+    async def delete_task_push_notification_config(
+        self, request: pb.DeleteTaskPushNotificationConfigRequest, *, context: ClientCallContext | None = None
+    ) -> None:
+        await self._call("DeleteTaskPushNotificationConfig", request, pb.TaskPushNotificationConfig(), context)
+
+    async def subscribe(
+        self, request: pb.SubscribeToTaskRequest, *, context: ClientCallContext | None = None
+    ) -> AsyncGenerator[pb.StreamResponse, None]:
+        async with aclosing(self._events("SubscribeToTask", request, context)) as events:
+            async for event in events:
+                yield event
+
+    async def get_extended_agent_card(
+        self, request: pb.GetExtendedAgentCardRequest, *, context: ClientCallContext | None = None
+    ) -> pb.AgentCard:
+        if self._card is not None and not self._card.capabilities.extended_agent_card:
+            return self._card
+        return await self._call("GetExtendedAgentCard", request, pb.AgentCard(), context)
+
+    async def close(self) -> None:
+        self._closed = True
+        async with self._connecting:
+            client, self._bus = self._bus, None
+        if client is not None:
+            await client.close()
+
+    async def _call(self, operation: str, request: Any, answer: _M, context: ClientCallContext | None) -> _M:
+        headers, authorization = _parameters(context)
+        with sdk_errors():
+            client = await self._client()
+            body = await client.request(
+                self._agent,
+                operation,
+                as_json(request),
+                headers=headers,
+                timeout=self._timeout if context is None or context.timeout is None else context.timeout,
+                authorization=authorization,
+            )
+            return _understood(body, answer)
+
+    async def _events(
+        self, operation: str, request: Any, context: ClientCallContext | None
+    ) -> AsyncGenerator[pb.StreamResponse, None]:
+        headers, authorization = _parameters(context)
+        with sdk_errors():
+            client = await self._client()
+            events = client.stream(
+                self._agent,
+                operation,
+                as_json(request),
+                headers=headers,
+                timeout=self._stream_timeout if context is None or context.timeout is None else context.timeout,
+                idle=self._idle,
+                authorization=authorization,
+            )
+            async with aclosing(events):
+                async for event in events:
+                    yield _understood(event.body, pb.StreamResponse())
+
+    async def _client(self) -> Client:
+        async with self._connecting:
+            if self._closed:
+                raise A2AClientError("the transport is closed")
+            if self._bus is None:
+                self._bus = await self._connect()
+            return self._bus
+
+
+def _understood(body: dict[str, Any], message: _M) -> _M:
+    try:
+        return read(body, message)
+    except InvalidParams as error:
+        raise A2AClientError("the agent's response cannot be read") from error
+
+
+def _parameters(context: ClientCallContext | None) -> tuple[dict[str, str], str | None]:
+    """The headers for the bus, and the authorization apart."""
+    headers: dict[str, str] = {}
+    authorization = None
+    given = context.service_parameters if context is not None else None
+    for name, value in (given or {}).items():
+        match name.lower():
+            case "authorization":
+                authorization = value
+            case lower if lower == A2A_VERSION:
+                if value != VERSION:
+                    raise VersionNotSupportedError(f"this binding speaks A2A {VERSION}")
+            case lower if lower.startswith("a2a-") or lower in (TRACEPARENT, TRACESTATE):
+                headers[lower] = value
+    return headers, authorization

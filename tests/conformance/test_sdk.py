@@ -1,0 +1,402 @@
+"""An a2a-sdk client calls an a2a-sdk request handler over this bus, and gets what it gets over HTTP."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import httpx
+import pytest
+from a2a.client.client import Client, ClientCallContext, ClientConfig
+from a2a.client.client_factory import ClientFactory
+from a2a.client.errors import A2AClientError, A2AClientTimeoutError
+from a2a.helpers.proto_helpers import new_text_message
+from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import (
+    A2AError,
+    ContentTypeNotSupportedError,
+    InvalidParamsError,
+    TaskNotCancelableError,
+    TaskNotFoundError,
+    UnsupportedOperationError,
+    VersionNotSupportedError,
+)
+from google.protobuf.json_format import MessageToDict
+
+import bus
+from bus.interface import Interface
+from bus.sdk import AmqpTransport, register, sdk_agent
+from tests.conformance import executor
+from tests.conformance.stage import RabbitStage, Stage, soon, until
+
+HOST = "broker.test"
+
+
+class House:
+    """The sample agent, served on a stage."""
+
+    def __init__(self, stage: Stage, url: str, target: bus.Target) -> None:
+        self.stage = stage
+        self.target = target
+        self.executor = executor.Sample()
+        self.card = executor.card(
+            pb.AgentInterface(url=url, protocol_binding=bus.BINDING, protocol_version="1.0"),
+            pb.AgentInterface(url="http://agent.test/", protocol_binding="JSONRPC", protocol_version="1.0"),
+        )
+        self.handler = executor.handler(self.executor, self.card)
+        self.server: bus.Server | None = None
+        self._open = AsyncExitStack()
+
+    async def __aenter__(self) -> "House":
+        self._open.push_async_callback(self.handler.aclose)
+        self.server = await self.stage.serve("sample", sdk_agent(self.handler))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self.server is not None
+        await self.server.stop(0)
+        await self._open.aclose()
+
+    async def client(self, **options: Any) -> Client:
+        """A client of the SDK, over this bus."""
+        factory = ClientFactory(ClientConfig(**options.pop("config", {})))
+        register(factory, broker=self.target, **options)
+        client = factory.create(self.card)
+        self._open.push_async_callback(client.close)
+        return client
+
+    async def http_client(self) -> tuple[Client, executor.Sample]:
+        """A client of the SDK, over HTTP, and the sample agent that it calls."""
+        pytest.importorskip("sse_starlette")
+        from a2a.server.routes.jsonrpc_routes import create_jsonrpc_routes
+        from starlette.applications import Starlette
+
+        sample = executor.Sample()
+        own = executor.handler(sample, self.card)
+        self._open.push_async_callback(own.aclose)
+        app = Starlette(routes=create_jsonrpc_routes(own, "/"))
+        http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent.test")
+        self._open.push_async_callback(http.aclose)
+        return ClientFactory(ClientConfig(httpx_client=http)).create(self.card), sample
+
+
+@pytest.fixture
+async def house(stage: Stage) -> AsyncIterator[House]:
+    target = stage.client_target
+    if isinstance(stage, RabbitStage):
+        assert isinstance(target, str)
+        host, _, port = target.rpartition("@")[2].partition("/")[0].partition(":")
+        url = Interface("sample", host, int(port), prefix=stage.prefix, tls=False).url
+    else:
+        url = Interface("sample", HOST, 5671, prefix=stage.prefix).url
+    async with House(stage, url, target) as house:
+        yield house
+
+
+def say(text: str, **more: Any) -> pb.SendMessageRequest:
+    return pb.SendMessageRequest(message=new_text_message(text, role=pb.ROLE_USER, **more))
+
+
+async def events_of(client: Client, text: str, **more: Any) -> list[pb.StreamResponse]:
+    return [event async for event in client.send_message(say(text, **more))]
+
+
+async def test_a_client_of_the_sdk_streams(house: House) -> None:
+    client = await house.client()
+    events = await soon(events_of(client, "work"))
+    kinds = [event.WhichOneof("payload") for event in events]
+    assert kinds == ["task", "status_update", *["artifact_update"] * 3, "status_update"]
+    assert events[0].task.history[0].parts[0].text == "work"
+    assert [event.artifact_update.artifact.parts[0].text for event in events[2:5]] == ["part 0", "part 1", "part 2"]
+    assert events[5].status_update.status.state == pb.TASK_STATE_COMPLETED
+    assert house.server is not None
+    await until(lambda: house.server is not None and house.server.stats().running == 0)
+    assert house.server.stats().answered == 1
+
+
+async def test_a_message_is_answered_with_a_message(house: House) -> None:
+    client = await house.client(config={"streaming": False})
+    (event,) = await soon(events_of(client, "echo hello"))
+    assert event.message.parts[0].text == "hello"
+    streaming = await house.client()
+    (event,) = await soon(events_of(streaming, "echo again"))
+    assert event.message.parts[0].text == "again"
+
+
+async def test_the_first_event_is_there_before_the_last(house: House) -> None:
+    client = await house.client()
+    stream = client.send_message(say("wait"))
+    first = await soon(anext(stream))
+    await soon(house.executor.waiting.wait())
+    second = await soon(anext(stream))
+    assert second.status_update.status.state == pb.TASK_STATE_WORKING
+    cancelled = await soon(client.cancel_task(pb.CancelTaskRequest(id=first.task.id)))
+    assert cancelled.status.state == pb.TASK_STATE_CANCELED
+    (last,) = [event async for event in stream]
+    assert last.status_update.status.state == pb.TASK_STATE_CANCELED
+
+
+async def test_input_is_asked_for_and_given(house: House) -> None:
+    client = await house.client()
+    events = await soon(events_of(client, "ask"))
+    task = events[0].task
+    assert events[-1].status_update.status.state == pb.TASK_STATE_INPUT_REQUIRED
+    more = await soon(events_of(client, "the red one", task_id=task.id, context_id=task.context_id))
+    assert more[-1].status_update.status.state == pb.TASK_STATE_COMPLETED
+    assert more[-1].status_update.status.message.parts[0].text == "answered: the red one"
+
+
+async def test_a_subscriber_follows(house: House) -> None:
+    client = await house.client()
+    stream = client.send_message(say("wait"))
+    task = (await soon(anext(stream))).task
+    await soon(house.executor.waiting.wait())
+    follower = client.subscribe(pb.SubscribeToTaskRequest(id=task.id))
+    assert (await soon(anext(follower))).task.id == task.id
+    await soon(client.cancel_task(pb.CancelTaskRequest(id=task.id)))
+    (last,) = [event async for event in follower]
+    assert last.status_update.status.state == pb.TASK_STATE_CANCELED
+    assert [event async for event in stream]
+
+
+async def test_a_stream_survives_a_lost_connection(house: House) -> None:
+    client = await house.client()
+    stream = client.send_message(say("wait"))
+    task = (await soon(anext(stream))).task
+    await soon(house.executor.waiting.wait())
+    await soon(anext(stream))
+    assert house.stage.cut("client") == 2
+    rest = asyncio.create_task(everything(stream))
+    assert house.server is not None
+    await until(lambda: house.server is not None and house.server.stats().delivered == 2)
+    other = await house.client()
+    await soon(other.cancel_task(pb.CancelTaskRequest(id=task.id)))
+    events = await soon(rest)
+    # The SDK's handler keeps no numbered log: the whole task stands for what may have been missed.
+    assert events[0].WhichOneof("payload") == "task"
+    last = events[-1]
+    assert pb.TASK_STATE_CANCELED in (last.status_update.status.state, last.task.status.state)
+    assert len(house.executor.contexts) == 1
+
+
+async def everything(stream: AsyncIterator[pb.StreamResponse]) -> list[pb.StreamResponse]:
+    return [event async for event in stream]
+
+
+async def test_an_executor_that_leaves_its_task_working_ends_the_stream(house: House) -> None:
+    client = await house.client()
+    events = await soon(events_of(client, "leave"))
+    assert events[-1].status_update.status.state == pb.TASK_STATE_WORKING
+
+
+async def test_what_the_handler_is_told(house: House) -> None:
+    client = await house.client(authorize=lambda _: "Bearer from-the-hook")
+    parameters = {"A2A-Extensions": "urn:one, urn:two", "traceparent": "00-1-2-01", "User-Agent": "x"}
+    [_ async for _ in client.send_message(say("echo 1"), context=ClientCallContext(service_parameters=parameters))]
+    parameters = {"Authorization": "Bearer from-the-call"}
+    request = say("echo 2")
+    request.tenant = "acme"
+    [_ async for _ in client.send_message(request, context=ClientCallContext(service_parameters=parameters))]
+    first, second = (context.call_context for context in house.executor.contexts)
+    assert first is not None
+    assert second is not None
+    assert first.user.is_authenticated
+    assert first.user.user_name == house.stage.driver.user
+    assert first.requested_extensions == {"urn:one", "urn:two"}
+    headers = first.state["headers"]
+    assert headers["a2a-version"] == "1.0"
+    assert headers["traceparent"] == "00-1-2-01"
+    assert headers["authorization"] == "Bearer from-the-hook"
+    assert "user-agent" not in headers
+    assert (second.tenant, second.state["headers"]["authorization"]) == ("acme", "Bearer from-the-call")
+
+
+async def test_what_only_this_binding_can_say(house: House) -> None:
+    transport = AmqpTransport(house.target, "nobody", prefix=house.stage.prefix)
+    with pytest.raises(A2AClientError) as caught:
+        await soon(transport.get_task(pb.GetTaskRequest(id="t")))
+    assert isinstance(caught.value.__cause__, bus.AgentNotFound)
+    with pytest.raises(VersionNotSupportedError):
+        await transport.get_task(
+            pb.GetTaskRequest(id="t"), context=ClientCallContext(service_parameters={"A2A-Version": "0.3"})
+        )
+    await transport.close()
+    with pytest.raises(A2AClientError, match="closed"):
+        await transport.get_task(pb.GetTaskRequest(id="t"))
+
+
+async def test_a_call_has_the_time_that_its_context_says(house: House) -> None:
+    client = await house.client(config={"streaming": False})
+    with pytest.raises(A2AClientTimeoutError):
+        [_ async for _ in client.send_message(say("wait"), context=ClientCallContext(timeout=0.2))]
+
+
+async def test_the_card_is_given_where_the_handler_has_none(stage: Stage) -> None:
+    card = executor.card()
+    card.capabilities.extended_agent_card = False
+    handler = executor.handler(executor.Sample(), card)
+    await stage.serve("bare", sdk_agent(handler))
+    await stage.serve("carded", sdk_agent(handler, card=card))
+    client = await stage.connect()
+    with pytest.raises(bus.BusError):
+        await client.request("bare", "GetExtendedAgentCard", {})
+    assert (await client.request("carded", "GetExtendedAgentCard", {}))["name"] == "sample"
+    await handler.aclose()
+
+
+# The same over both transports.
+
+
+async def outcome(call: Any) -> Any:
+    """What a call gives, or how it fails."""
+    try:
+        result = await soon(call)
+    except (A2AError, NotImplementedError) as error:
+        return type(error).__name__, str(error), getattr(error, "data", None)
+    if isinstance(result, list):
+        return [MessageToDict(event) for event in result]
+    return result if result is None else MessageToDict(result)
+
+
+async def stored(client: Client, context_id: str) -> pb.Task:
+    """The task of a context, once the handler's store has it; nothing signals that."""
+    while True:
+        found = await client.list_tasks(pb.ListTasksRequest(context_id=context_id))
+        if found.tasks:
+            task: pb.Task = found.tasks[0]
+            return task
+        await asyncio.sleep(0.01)
+
+
+async def converse(client: Client, sample: executor.Sample) -> list[Any]:
+    """One conversation through all operations."""
+    seen: list[Any] = [
+        await outcome(events_of(client, text)) for text in ("echo hello", "work", "ask", "leave", "refuse")
+    ]
+    task_id, context_id = seen[1][0]["task"]["id"], seen[1][0]["task"]["contextId"]
+    asked = seen[2][0]["task"]
+    seen += [
+        await outcome(events_of(client, "this", task_id=asked["id"], context_id=asked["contextId"])),
+        await outcome(events_of(client, "late", task_id=task_id)),
+        await outcome(events_of(client, "lost", task_id="nowhere")),
+        await outcome(events_of(client, "odd", task_id=task_id, context_id="another")),
+        await outcome(client.get_task(pb.GetTaskRequest(id=task_id))),
+        await outcome(client.get_task(pb.GetTaskRequest(id=task_id, history_length=0))),
+        await outcome(client.get_task(pb.GetTaskRequest(id=task_id, history_length=-1))),
+        await outcome(client.get_task(pb.GetTaskRequest(id="nowhere"))),
+        await outcome(client.get_task(pb.GetTaskRequest())),
+        await outcome(client.list_tasks(pb.ListTasksRequest(context_id=context_id))),
+        await outcome(client.list_tasks(pb.ListTasksRequest(context_id=context_id, include_artifacts=True))),
+        await outcome(client.list_tasks(pb.ListTasksRequest(page_size=0))),
+        await outcome(client.list_tasks(pb.ListTasksRequest(page_token="nonsense"))),
+        await outcome(client.cancel_task(pb.CancelTaskRequest(id=task_id))),
+        await outcome(client.cancel_task(pb.CancelTaskRequest(id="nowhere"))),
+        await outcome(everything(client.subscribe(pb.SubscribeToTaskRequest(id=task_id)))),
+        await outcome(everything(client.subscribe(pb.SubscribeToTaskRequest(id="nowhere")))),
+        await outcome(client.get_extended_agent_card(pb.GetExtendedAgentCardRequest())),
+    ]
+    page = await client.list_tasks(pb.ListTasksRequest(page_size=1))
+    second = pb.ListTasksRequest(page_size=1, page_token=page.next_page_token)
+    seen += [(page.total_size, page.page_size, len(page.tasks)), len((await client.list_tasks(second)).tasks)]
+    push = pb.TaskPushNotificationConfig(task_id=task_id, id="p-1", url="https://callback.test/a")
+    seen += [
+        await outcome(client.create_task_push_notification_config(push)),
+        await outcome(
+            client.get_task_push_notification_config(pb.GetTaskPushNotificationConfigRequest(task_id=task_id, id="p-1"))
+        ),
+        await outcome(
+            client.list_task_push_notification_configs(pb.ListTaskPushNotificationConfigsRequest(task_id=task_id))
+        ),
+        await outcome(
+            client.delete_task_push_notification_config(
+                pb.DeleteTaskPushNotificationConfigRequest(task_id=task_id, id="p-1")
+            )
+        ),
+        await outcome(
+            client.get_task_push_notification_config(pb.GetTaskPushNotificationConfigRequest(task_id=task_id, id="p-1"))
+        ),
+    ]
+    # The HTTP client of a test gets a stream when it is whole.
+    waiting = asyncio.create_task(outcome(events_of(client, "wait", context_id="waiting-room")))
+    await soon(sample.waiting.wait())
+    running = await soon(stored(client, "waiting-room"))
+    seen.append(await outcome(client.cancel_task(pb.CancelTaskRequest(id=running.id))))
+    seen.append(await waiting)
+    return seen
+
+
+def normalised(value: Any, names: dict[str, str]) -> Any:
+    """The same value, with ids by the order in which they come and without times."""
+    if isinstance(value, dict):
+        return {
+            key: "TIME" if key in ("timestamp", "lastModified") else normalised(inner, names)
+            for key, inner in sorted(value.items())
+        }
+    if isinstance(value, list | tuple):
+        return [normalised(inner, names) for inner in value]
+    if isinstance(value, str):
+        return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", lambda found: names.setdefault(found[0], f"id-{len(names)}"), value)
+    return value
+
+
+async def test_both_transports_give_the_same(house: House) -> None:
+    over_bus = await converse(await house.client(), house.executor)
+    over_http = await converse(*await house.http_client())
+    for here, there in zip(normalised(over_bus, {}), normalised(over_http, {}), strict=True):
+        assert here == there
+    kinds = {kind for kind, *_ in (each for each in over_bus if isinstance(each, tuple) and isinstance(each[0], str))}
+    expected = (
+        ContentTypeNotSupportedError,
+        InvalidParamsError,
+        TaskNotCancelableError,
+        TaskNotFoundError,
+        UnsupportedOperationError,
+    )
+    assert kinds >= {kind.__name__ for kind in expected}
+
+
+# Where the broker is.
+
+
+def test_credentials_go_to_their_own_broker() -> None:
+    def create(card_url: str, broker: str | None) -> Any:
+        factory = ClientFactory(ClientConfig())
+        register(factory, broker=broker)
+        interface = pb.AgentInterface(url=card_url, protocol_binding=bus.BINDING, protocol_version="1.0")
+        return factory.create(executor.card(interface))
+
+    secret = "amqps://alice:secret@broker.test/v"
+    assert create("amqps://broker.test/v?agent=a", secret)
+    assert create("amqps://BROKER.test:5671/v?agent=a&prefix=p", secret)
+    assert create("amqps://elsewhere.test/v?agent=a", None)
+    for other in (
+        "amqps://elsewhere.test/v?agent=a",
+        "amqps://broker.test:5673/v?agent=a",
+        "amqps://broker.test/w?agent=a",
+        "amqp://broker.test/v?agent=a",
+        "amqps://mallory:pw@broker.test/v?agent=a",
+        "amqps://broker.test/v",
+        "https://broker.test/v?agent=a",
+    ):
+        with pytest.raises(ValueError) as caught:
+            create(other, secret)
+        assert "secret" not in str(caught.value)
+
+
+def test_the_environment_may_name_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("A2A_AMQP_URL", "amqps://alice:secret@broker.test/v")
+    factory = ClientFactory(ClientConfig())
+    register(factory)
+    interface = pb.AgentInterface(url="amqps://else.test/v?agent=a", protocol_binding=bus.BINDING)
+    with pytest.raises(ValueError, match="another broker"):
+        factory.create(executor.card(interface))
+
+
+def test_registering_leaves_the_configuration_of_the_caller_alone() -> None:
+    config = ClientConfig()
+    factory = ClientFactory(config)
+    register(factory)
+    register(factory)
+    assert config.supported_protocol_bindings == []
+    assert factory._config.supported_protocol_bindings == ["JSONRPC", bus.BINDING]
