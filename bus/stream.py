@@ -84,7 +84,7 @@ class Stream:
         asked = {} if idle >= IDLE else {KEEPALIVE: str(max(1, int(idle / 3)))}
         self._headers = {**asked, **headers}
         self._timeout = timeout
-        self._expires = asyncio.get_running_loop().time() + timeout
+        self._expires: float | None = None
         self._idle = idle
         self._resume = resume
         self._authorization = authorization
@@ -135,7 +135,7 @@ class Stream:
 
     @property
     def _left(self) -> float:
-        return self._expires - asyncio.get_running_loop().time()
+        return (self._expires or 0.0) - asyncio.get_running_loop().time()
 
     def _begin(self, leg: Leg, resumed: bool) -> Call:
         operation, body, message_id = self._operation, self._body, self._message_id
@@ -144,7 +144,8 @@ class Stream:
             operation, body, message_id = SUBSCRIBE, self._naming_task(), ""
             if self._task_seq is not None:
                 headers = {**headers, AFTER: str(self._task_seq)}
-        left = self._left
+        left = self._left if self._expires else self._timeout
+        self._expires = self._expires or asyncio.get_running_loop().time() + self._timeout
         if left <= 0 < self._timeout:
             raise DeadlineExceeded("the stream did not end before the deadline", metadata={"local": "true"})
         return self._caller.begin(
