@@ -100,7 +100,8 @@ class BrokerChecks:
         text = f"{name}: {tally.messages} waiting, {tally.consumers} worker(s)"
         if not tally.consumers:
             worse = failed if tally.messages else doubtful
-            return [worse("agent", f"{text}: nobody takes them", "start a worker: `skillbus worker`")]
+            fix = "start a worker: `skillbus worker`; if one runs, its log says what keeps it from reading the queue"
+            return [worse("agent", f"{text}: nobody takes them", fix)]
         if tally.messages >= FULL * topology.MAX_LENGTH:
             return [doubtful("agent", f"{text}, and {topology.MAX_LENGTH} are the limit", "start more workers")]
         return [well("agent", text)]

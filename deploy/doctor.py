@@ -164,7 +164,7 @@ def _ledger(settings: Settings) -> list[Finding]:
     if "://" in settings.ledger:
         return [_postgres(settings)]
     path = Path(settings.ledger)
-    if not path.exists():
+    if not path.exists() or not path.stat().st_size:
         return [
             doubtful(
                 "ledger",
@@ -208,11 +208,16 @@ def _sqlite(path: Path) -> list[Finding]:
 
 
 def _schema_fault(database: sqlite3.Connection) -> Finding | None:
-    row = database.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()
-    version = row and row[0]
+    row: tuple[str] | None = database.execute("SELECT value FROM facts WHERE name = 'schema'").fetchone()
+    version = None if row is None else row[0]
     if version == str(schema.VERSION):
         return None
     text = f"it has schema {version}, and this Skillbus knows {schema.VERSION}"
+    if version is not None and version.isdecimal() and int(version) < schema.VERSION:
+        fix = (
+            f"stop the workers of the older Skillbus; the first command or worker of this one makes it {schema.VERSION}"
+        )
+        return doubtful("ledger", text, fix)
     return failed("ledger", text, "use the Skillbus that wrote it, or another ledger")
 
 

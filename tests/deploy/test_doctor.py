@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -136,6 +135,10 @@ async def test_a_ledger_that_can_only_be_read(lived_in: Settings) -> None:
 async def test_a_ledger_of_another_schema(lived_in: Settings) -> None:
     change(lived_in, "UPDATE facts SET value = '99' WHERE name = 'schema'")
     assert "it has schema 99" in only((await examine(lived_in))["ledger"], Level.FAILED).text
+    change(lived_in, "UPDATE facts SET value = '0' WHERE name = 'schema'")
+    assert "stop the workers" in only((await examine(lived_in))["ledger"], Level.WARNING).fix
+    Path(lived_in.ledger).write_bytes(b"")
+    assert "no ledger" in only((await examine(lived_in))["ledger"], Level.WARNING).text
 
 
 @pytest.mark.parametrize(
@@ -392,7 +395,3 @@ async def test_a_broker_with_an_alarm(rabbitmq_node: PrivateNode, unique_prefix:
     assert "it has an alarm" in finding.text
     assert "rabbitmq-diagnostics alarms" in finding.fix
     assert only((await look(settings))["permissions"], Level.OK)
-
-
-def test_git_is_here() -> None:
-    assert shutil.which("git")
