@@ -213,6 +213,7 @@ class SkillAgent:
 
     async def _cancel_task(self, request: Request, session: Session, reply: Reply) -> None:
         task_id = member(request.payload, "id", str)
+        await self._fresh(session)
         remaining = None if request.deadline is None else max(request.deadline - time.time(), 0.001)
         try:
             async with asyncio.timeout(remaining):
@@ -244,10 +245,15 @@ class SkillAgent:
 
     # the card
 
-    async def _get_card(self, request: Request, session: Session, reply: Reply) -> None:
+    async def _fresh(self, session: Session) -> Session:
+        """The session as it is now, for what may not wait until the memory of it is over."""
         fresh = await self._ledger.session(session.id)
         if fresh is None or not fresh.is_alive(time.time()):
             raise Unauthenticated("the session has expired or was revoked")
+        return fresh
+
+    async def _get_card(self, request: Request, session: Session, reply: Reply) -> None:
+        fresh = await self._fresh(session)
         await reply.send(orjson.dumps(self.card(self._pipeline.visible(fresh))))
 
     def card(self, skills: list[Skill]) -> dict[str, Any]:

@@ -53,13 +53,13 @@ class Cancels:
         here = run is not None and run.episode == episode
         await self._tasks.bury(task_id, episode, self._pipeline.clock(), unseen=True)
         if not (await self._spread(task_id) or here):
-            await self._tasks.unbury(task_id)
+            await self._tasks.unbury(task_id, episode)
             raise TaskNotFound
         try:
             async with asyncio.timeout(None if here else UNSEEN):
                 return await self._appeared(task_id, episode)
         except TimeoutError:
-            await self._tasks.unbury(task_id)
+            await self._tasks.unbury(task_id, episode)
             raise TaskNotFound from None
 
     async def _appeared(self, task_id: str, episode: str) -> Task:

@@ -22,7 +22,7 @@ from .planned import Asked, Planned, plan_call, task_id, transition_of
 from .records import Object
 from .runs import Canceled, Run, Wakes
 from .sessions import Session
-from .tasks import Task
+from .tasks import Named, Task
 from .worktrees import WorktreeError, Worktrees
 
 __all__ = ["DEFAULT_DEADLINE", "Asked", "Pipeline", "task_id"]
@@ -115,11 +115,10 @@ class Pipeline:
     async def look_for_cancels(self) -> None:
         """End the calls here whose task, or whose root task, has a tombstone in the ledger."""
         runs = {run.task_id: run for run in self._running.values() if not run.canceled}
-        if runs:
-            roots = {run.task_id: run.root_task for run in runs.values()}
-            for name in await self.ledger.tasks.buried(roots, (run.episode for run in runs.values())):
-                log.info("task %s is canceled", name)
-                runs[name].cancel()
+        named = [Named(run.task_id, run.episode, run.root_task) for run in runs.values()]
+        for name in await self.ledger.tasks.buried(named) if named else ():
+            log.info("task %s is canceled", name)
+            runs[name].cancel()
 
     def _start(self, planned: Planned) -> Run:
         call = planned.call
@@ -208,9 +207,7 @@ class Pipeline:
         """Go on with a call that an earlier worker has begun and not ended."""
         if not planned.skill.contract.repeatable:
             return outcomes.indeterminate(effect, reserved)
-        key = planned.call.task_id
-        buried = await self.ledger.tasks.buried({key: planned.call.root_task}, [planned.call.session.episode])
-        if buried or run.canceled:
+        if run.canceled or await self.ledger.tasks.buried([Named(run.task_id, run.episode, run.root_task)]):
             return outcomes.interrupted(effect, reserved)
         if not planned.may_run:
             return outcomes.indeterminate(effect, reserved)

@@ -2,6 +2,7 @@
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Float,
     ForeignKey,
@@ -140,7 +141,8 @@ cancels = Table(
     "cancels",
     metadata,
     Column("task_id", String(64), primary_key=True),
-    Column("episode", String(64), nullable=False),
+    Column("episode", String(64), primary_key=True),
     Column("at", Float, nullable=False),
+    Column("seen", Boolean, nullable=False),
 )
-"""Tombstones: who runs such a task has to end it."""
+"""Tombstones: who runs such a task has to end it. Those of tasks not `seen` in the ledger so far reach no others."""

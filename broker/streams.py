@@ -1,6 +1,7 @@
 """Streams of a task's events: the same for everyone who listens, to be taken up again at any place."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +15,7 @@ from .listing import MAX_BYTES
 from .pipeline import Pipeline
 from .runs import Run
 from .tasks import Task, chunks_of
+from .writer import may_pass
 
 LEAD = 0.25
 """Seconds that a stream waits for its task to be in the ledger before it begins without."""
@@ -22,6 +24,8 @@ POLL = 0.25
 """Seconds between two looks at a task that runs in another process."""
 
 _RARELY = 5.0
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +149,14 @@ class Streams:
             while True:
                 news.clear()
                 over = run is not None and run.task.done()
-                found = await self._tasks.follow(task_id, after)
+                try:
+                    found = await self._tasks.follow(task_id, after)
+                except Exception as error:
+                    if not may_pass(error):
+                        raise
+                    log.warning("task %s: the ledger can't be read now: %s", task_id, error)
+                    await self._pause(None, news)
+                    continue
                 if found is None and run is None:
                     raise TaskNotFound
                 task, events = found or (None, [])

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.engine import Connection
@@ -57,6 +57,14 @@ class Task:
     @property
     def state(self) -> str:
         return OPEN if self.receipt is None else self.receipt.state
+
+
+class Named(NamedTuple):
+    """Which task it is, and what it is part of."""
+
+    id: str
+    episode: str
+    root_task: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,42 +138,49 @@ class Tasks:
     async def bury(self, task_id: str, episode: str, now: float, *, unseen: bool = False) -> list[str]:
         """Set the tombstone of an open task and of the open tasks that were begun for it; the ids of all of them.
 
-        Nothing happens to a task that has ended. `unseen` sets it for a task that is not in the ledger yet.
+        Nothing happens to a task that has ended. `unseen` sets that of a task alone which is not in the ledger yet.
         """
         open_here = (_call.episode == episode) & _call.state.is_(None)
         itself = select(_call.task_id).where(open_here & (_call.task_id == task_id))
         children = select(_call.task_id).where(open_here & (_call.root_task == task_id))
 
         def work(connection: Connection) -> list[str]:
-            found = list(connection.execute(itself).scalars())
-            if found or unseen:
-                found = [task_id, *connection.execute(children).scalars()]
+            found = [task_id] if unseen else list(connection.execute(itself).scalars())
+            if found and not unseen:
+                found += connection.execute(children).scalars()
             if found:
-                rows = [{"task_id": each, "episode": episode, "at": now} for each in found]
+                rows = [{"task_id": each, "episode": episode, "at": now, "seen": not unseen} for each in found]
                 connection.execute(insert_missing(connection.dialect.name, schema.cancels), rows)
+            if found and not unseen:
+                mine = (_cancel.task_id == task_id) & (_cancel.episode == episode)
+                connection.execute(schema.cancels.update().where(mine).values(seen=True))
             return found
 
         return await self._database.write(work)
 
-    async def unbury(self, task_id: str) -> None:
+    async def unbury(self, task_id: str, episode: str) -> None:
         """Take a tombstone away again."""
-        statement = schema.cancels.delete().where(_cancel.task_id == task_id)
+        statement = schema.cancels.delete().where((_cancel.task_id == task_id) & (_cancel.episode == episode))
         await self._database.write(lambda connection: connection.execute(statement))
 
-    async def buried(self, tasks: Mapping[str, str | None], episodes: Iterable[str]) -> set[str]:
-        """Those of `tasks` that have a tombstone, or whose root has one; `tasks` maps each to its root."""
-        names = sorted(tasks.keys() | {root for root in tasks.values() if root})
-        here = _cancel.episode.in_(sorted(set(episodes)))
+    async def buried(self, tasks: Iterable[Named]) -> set[str]:
+        """The ids of those that have a tombstone in their episode, or whose root task has one there."""
+        tasks = list(tasks)
+        names = sorted({name for task in tasks for name in (task.id, task.root_task) if name})
 
-        def work(connection: Connection) -> set[str]:
-            found: set[str] = set()
+        def work(connection: Connection) -> dict[tuple[str, str], bool]:
+            found: dict[tuple[str, str], bool] = {}
             for start in range(0, len(names), _CHUNK):
-                query = select(_cancel.task_id).where(here & _cancel.task_id.in_(names[start : start + _CHUNK]))
-                found.update(connection.execute(query).scalars())
+                query = select(schema.cancels).where(_cancel.task_id.in_(names[start : start + _CHUNK]))
+                found.update({(row.task_id, row.episode): row.seen for row in connection.execute(query)})
             return found
 
-        found = await self._database.read(work)
-        return {task for task, root in tasks.items() if task in found or root in found}
+        found = await self._database.read(work) if names else {}
+        return {
+            task.id
+            for task in tasks
+            if (task.id, task.episode) in found or found.get((task.root_task or "", task.episode))
+        }
 
     async def forget(self, before: float) -> None:
         """Drop events and tombstones from before this time."""

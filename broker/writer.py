@@ -65,7 +65,7 @@ class Writer:
                 results = await self._database.write(lambda connection: _apply(connection, operations))
                 break
             except Exception as error:
-                if pause is not None and _may_pass(error):
+                if pause is not None and may_pass(error):
                     log.warning("the ledger did not take a transaction, trying again in %s s: %s", pause, error)
                     await asyncio.sleep(pause)
                     continue
@@ -97,7 +97,7 @@ def _apply(connection: Connection, operations: Sequence[Operation]) -> list[Any]
     return results
 
 
-def _may_pass(error: Exception) -> bool:
+def may_pass(error: Exception) -> bool:
     """Whether trying again can help: the database is locked, restarting or away."""
     return isinstance(error, (OSError, OperationalError, InterfaceError)) or (
         isinstance(error, DBAPIError) and error.connection_invalidated

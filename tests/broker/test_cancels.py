@@ -115,6 +115,35 @@ async def test_an_unknown_task_and_that_of_another_episode_are_not_found(
     assert (await stream.end()).state == "COMPLETED"
 
 
+async def test_a_stranger_with_a_call_in_the_same_worker_cancels_nothing_of_mine(
+    house: House, other: House, joined: bus.MemoryBroker, worktrees: Worktrees, ledger: Ledger, effects: Effects
+) -> None:
+    await worktrees.create("ep1")
+    stranger, session = mint("ep2", [Grant("Test.Run", "test", 1, 2**40)], ttl=60)
+    await ledger.add_session(session)
+    mine = await house.stream("placed", {"do": "wait"}).count(1)
+    waiting = await house.stream("placed", {}, message_id="m2").count(1)
+    theirs = await house.stream("once", {"do": "wait"}, credential=stranger, headers={"a2a-root-task": TASK}).count(1)
+    for name in (TASK, task_id("ep1", "m2")):
+        for each in (house, other):
+            with pytest.raises(bus.TaskNotFound):
+                await cancel(each, name, credential=stranger)
+    await cancel(house, task_id("ep1", "m2"))
+    assert (await waiting.end()).state == "CANCELED"
+    effects.gate.set()
+    for stream in (mine, theirs):
+        assert (await stream.end()).state == "COMPLETED"
+
+
+async def test_a_revoked_session_cancels_nothing(house: House, ledger: Ledger, effects: Effects) -> None:
+    stream = await house.stream("once", {"do": "wait"}).count(1)
+    await ledger.revoke(now=1, session_id=house.credential.id)
+    with pytest.raises(bus.Unauthenticated):
+        await cancel(house)
+    effects.gate.set()
+    assert (await stream.end()).state == "COMPLETED"
+
+
 async def test_without_the_control_exchange_the_lease_brings_the_cancel(
     catalog: Catalog, ledger: Ledger, worktrees: Worktrees, other: House, ask: Ask, effects: Effects
 ) -> None:
