@@ -36,6 +36,9 @@ from .tasks import Task
 
 __all__ = ["SCHEMAS", "SkillAgent"]
 
+RETURN = 5.0
+"""Seconds that a stream which is taken up again waits for a task that nobody here has."""
+
 _SESSION_CACHE_SECONDS = 1.0
 _SESSION_CACHE_SIZE = 4096
 
@@ -149,7 +152,7 @@ class SkillAgent:
     async def _stream_message(self, request: Request, session: Session, reply: Reply) -> None:
         after = parameters.after(request)
         run = await self._begin(request, session)
-        await self._streams.send(run, _context(request, session), after, reply)
+        await self._streams.send(run, after, reply)
 
     async def _begin(self, request: Request, session: Session) -> Run:
         message = member(request.payload, "message", dict)
@@ -201,15 +204,33 @@ class SkillAgent:
 
     async def _get_task(self, request: Request, session: Session, reply: Reply) -> None:
         history = parameters.history_length(request.payload)
-        task = await self._find(member(request.payload, "id", str), session)
+        task_id = member(request.payload, "id", str)
+        task = await self._ledger.tasks.get(task_id, session.episode)
+        if task is None:
+            run = self._pipeline.running(task_id, session.episode)
+            if run is None:
+                raise TaskNotFound
+            await reply.send(orjson.dumps(answers.submitted(task_id, run.context_id, time.time())))
+            return
         await self._pipeline.recover(task)
         (said,) = await self._told([task], history)
         await reply.send(orjson.dumps(said))
 
     async def _subscribe(self, request: Request, session: Session, reply: Reply) -> None:
         after = parameters.after(request)
-        task = await self._find(member(request.payload, "id", str), session)
-        await self._streams.subscribe(task, after, request.deadline, reply)
+        task_id = member(request.payload, "id", str)
+        # Who takes a stream up again has seen its task: it waits for its worktree, or is on its way to a worker.
+        until = time.monotonic() + (RETURN if after is not None else 0.0)
+        while True:
+            run = self._pipeline.running(task_id, session.episode)
+            task = await self._ledger.tasks.get(task_id, session.episode)
+            if task is not None:
+                return await self._streams.subscribe(task, after, request.deadline, reply)
+            if run is not None:
+                return await self._streams.send(run, after, reply, keep=False)
+            if time.monotonic() >= until:
+                raise TaskNotFound
+            await asyncio.sleep(POLL)
 
     async def _cancel_task(self, request: Request, session: Session, reply: Reply) -> None:
         task_id = member(request.payload, "id", str)

@@ -49,8 +49,7 @@ class Cancels:
 
     async def _cancel_unseen(self, task_id: str, episode: str) -> Task:
         """Cancel a task that waits for its worktree, here or in another worker, and has left no trace so far."""
-        run = self._pipeline.running(task_id)
-        here = run is not None and run.episode == episode
+        here = self._pipeline.running(task_id, episode) is not None
         await self._tasks.bury(task_id, episode, self._pipeline.clock(), unseen=True)
         if not (await self._spread(task_id) or here):
             await self._tasks.unbury(task_id, episode)
@@ -64,7 +63,7 @@ class Cancels:
 
     async def _appeared(self, task_id: str, episode: str) -> Task:
         while True:
-            run = self._pipeline.running(task_id)
+            run = self._pipeline.running(task_id, episode)
             task = await self._tasks.get(task_id, episode)
             if task is not None:
                 return task

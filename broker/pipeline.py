@@ -80,9 +80,10 @@ class Pipeline:
         """
         return self._start(plan_call(asked, self.admit(asked.session, asked.skill_id)))
 
-    def running(self, task_id: str) -> Run | None:
-        """The run of a task here, if it runs here."""
-        return self._running.get(task_id)
+    def running(self, task_id: str, episode: str) -> Run | None:
+        """The run of a task of this episode, if it runs here."""
+        run = self._running.get(task_id)
+        return run if run is not None and run.episode == episode else None
 
     @property
     def load(self) -> int:
@@ -124,7 +125,7 @@ class Pipeline:
         call = planned.call
         run = self._running.get(call.task_id)
         if run is None:
-            run = Run(call.task_id, call.session.episode, call.fingerprint, call.root_task)
+            run = Run(call.task_id, call.session.episode, call.context_id, call.fingerprint, call.root_task)
             self._running[call.task_id] = run
             run.start(asyncio.create_task(self._settle(planned, run), name=call.task_id))
             run.task.add_done_callback(self._ended)

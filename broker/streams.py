@@ -49,22 +49,23 @@ class Streams:
         self._pipeline = pipeline
         self._tasks = pipeline.ledger.tasks
 
-    async def send(self, run: Run, context_id: str, after: int | None, reply: Reply) -> None:
-        """Answer with the events of a call that was begun here, until it ends.
+    async def send(self, run: Run, after: int | None, reply: Reply, *, keep: bool = True) -> None:
+        """Answer with the events of a call that runs here, until it ends.
 
-        When the caller goes away the call goes on, and this returns when it has ended: the request is not done before.
+        When the caller goes away the call goes on; with `keep` this returns when it has ended, since the request that
+        brought it is not done before.
         """
         task = await self._opened(run)
         if task is None:
-            first = Sent(0, {"task": answers.submitted(run.task_id, context_id, self._pipeline.clock())})
+            first = Sent(0, {"task": answers.submitted(run.task_id, run.context_id, self._pipeline.clock())})
         else:
             first = await self._lead(task, after or 0)
         await _tell(reply, run.task_id, first)
         if first.last or await self._rest(run.task_id, first.seq, reply, run=run):
             return
-        await run.receipt()
-        ended = await self.ended(run.task_id)
-        await _tell(reply, run.task_id, await self._snapshot(ended, gap=True))
+        if keep:
+            await run.receipt()
+        await _tell(reply, run.task_id, replace(first, last=True))  # to nobody: the request is done with
 
     async def subscribe(self, task: Task, after: int | None, deadline: float | None, reply: Reply) -> None:
         """Answer with a task as it is, then with its further events, or those after place `after`.
@@ -180,7 +181,7 @@ class Streams:
 
     async def _pause(self, task: Task | None, news: asyncio.Event) -> None:
         """Wait until there may be news of a task."""
-        here = self._pipeline.running(task.id) if task is not None else None
+        here = self._pipeline.running(task.id, task.episode) if task is not None else None
         if task is not None:
             await self._pipeline.recover(task)
         try:

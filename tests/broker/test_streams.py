@@ -200,6 +200,26 @@ async def test_a_call_that_waits_for_its_worktree_is_submitted(
     assert (second.places, second.state) == ([0, 1, 2], "COMPLETED")
 
 
+async def test_a_call_that_waits_can_be_asked_for_where_it_waits(
+    house: House, other: House, worktrees: Worktrees, effects: Effects
+) -> None:
+    await worktrees.create("ep1")
+    first = await house.stream("placed", {"do": "wait"}).count(1)
+    second = await house.stream("placed", {}, message_id="m2").count(1)
+    waiting = {"id": task_id("ep1", "m2")}
+    assert (await house.ask("GetTask", waiting))["status"]["state"] == "TASK_STATE_SUBMITTED"
+    with pytest.raises(bus.TaskNotFound):
+        await other.ask("GetTask", waiting)
+    with pytest.raises(bus.TaskNotFound):
+        await other.ask("SubscribeToTask", waiting)
+    here = await house.listen("SubscribeToTask", waiting).count(1)
+    there = other.listen("SubscribeToTask", waiting, headers={"a2a-after-seq": "0"})
+    effects.gate.set()
+    await first.end()
+    for each in (second, here, there):
+        assert ((await each.end()).places, each.state) == ([0, 1, 2], "COMPLETED")
+
+
 async def test_a_stream_fails_when_its_call_cannot_begin_after_all(
     house: House, worktrees: Worktrees, effects: Effects
 ) -> None:
