@@ -11,206 +11,41 @@ Protobuf stays in here and in `bus.a2a_sdk`. It needs the extra `sdk`.
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from a2a.auth.user import User
 from a2a.client.client import ClientCallContext, ClientConfig
 from a2a.client.client_factory import ClientFactory
 from a2a.client.errors import A2AClientError
 from a2a.client.transports.base import ClientTransport
-from a2a.extensions.common import get_requested_extensions
-from a2a.server.context import ServerCallContext
-from a2a.server.request_handlers.request_handler import RequestHandler
-from a2a.server.routes.common import serialize_list_tasks_response
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.constants import TransportProtocol
-from a2a.utils.errors import (
-    A2AError,
-    ExtendedAgentCardNotConfiguredError,
-    TaskNotFoundError,
-    UnsupportedOperationError,
-    VersionNotSupportedError,
-)
-from a2a.utils.proto_utils import to_stream_response
+from a2a.utils.errors import VersionNotSupportedError
 
-from bus.a2a_sdk import REQUESTS, as_json, read, sdk_errors, to_bus
+from bus.a2a_sdk import as_json, read, sdk_agent, sdk_errors
 from bus.client import Client, connect
 from bus.errors import InvalidParams
 from bus.interface import Interface
 from bus.limits import Limits
 from bus.link import Patience
-from bus.message import Agent, Authorize, Reply, Request
-from bus.names import A2A_VERSION, BINDING, STREAMING, SUBSCRIBE, TASK_ID, TRACEPARENT, TRACESTATE, VERSION
+from bus.message import Authorize
+from bus.names import A2A_VERSION, BINDING, TRACEPARENT, TRACESTATE, VERSION
 from bus.retry import Retry
 from bus.stream import IDLE
 from bus.target import Target
+
+__all__ = ["BROKER", "ONCE", "AmqpTransport", "register", "sdk_agent"]
 
 BROKER = "A2A_AMQP_URL"
 """The environment variable that names the broker and the credentials for it, when `register` is not told."""
 
 ONCE = Retry(attempts=1)
-"""Most handlers do not know a message id again, so a slow one is not asked twice."""
-
-_HOLD = 0.1
-"""Seconds that an event which may be the last waits to be known as the last."""
+"""Most handlers do not know a message id again in another process, so a slow one is not asked twice."""
 
 _M = TypeVar("_M")
-
-_LAST_STATES = frozenset(
-    {
-        pb.TASK_STATE_COMPLETED,
-        pb.TASK_STATE_FAILED,
-        pb.TASK_STATE_CANCELED,
-        pb.TASK_STATE_REJECTED,
-        pb.TASK_STATE_INPUT_REQUIRED,
-        pb.TASK_STATE_AUTH_REQUIRED,
-    }
-)
-
-
-class Caller(User):
-    """Who sent a request: the broker's user, when the broker vouched for it."""
-
-    def __init__(self, request: Request) -> None:
-        self._name = request.caller
-
-    @property
-    def is_authenticated(self) -> bool:
-        return self._name is not None
-
-    @property
-    def user_name(self) -> str:
-        return self._name or ""
-
-
-def sdk_agent(
-    handler: RequestHandler, *, card: pb.AgentCard | None = None, user: Callable[[Request], User] = Caller
-) -> Agent:
-    """An agent for `bus.serve` that answers all eleven operations through an SDK request handler.
-
-    `user` tells who a request comes from, for the handler's `ServerCallContext`; whose state holds under `headers`
-    what an HTTP server would put there, the authorization included. `card` is what GetExtendedAgentCard gives when
-    the handler has no extended one: over a broker there is no well-known place for it.
-    """
-
-    async def agent(request: Request, reply: Reply) -> None:
-        params = read(request.payload, REQUESTS[request.operation]())
-        context = _context(request, params, user(request))
-        try:
-            if request.operation in STREAMING:
-                await _stream(handler, request.operation, params, context, reply)
-            else:
-                await reply.send(await _answer(handler, request.operation, params, context, card))
-        except A2AError as error:
-            raise to_bus(error) from error
-
-    return agent
-
-
-def _context(request: Request, params: Any, user: User) -> ServerCallContext:
-    others = {
-        "authorization": request.authorization,
-        TRACEPARENT: request.traceparent,
-        TRACESTATE: request.tracestate,
-    }
-    headers = {
-        A2A_VERSION: VERSION,
-        **request.headers,
-        **{name: value for name, value in others.items() if value is not None},
-    }
-    return ServerCallContext(
-        user=user,
-        tenant=params.tenant or request.tenant or "",
-        requested_extensions=get_requested_extensions([headers.get("a2a-extensions", "")]),
-        state={
-            "headers": headers,
-            "method": request.operation,
-            "request_id": request.message_id,
-            "deadline": request.deadline,
-            "redelivered": request.redelivered,
-        },
-    )
-
-
-async def _answer(
-    handler: RequestHandler, operation: str, params: Any, context: ServerCallContext, card: pb.AgentCard | None
-) -> dict[str, Any]:
-    answer: Any
-    match operation:
-        case "SendMessage":
-            result = await handler.on_message_send(params, context)
-            answer = to_stream_response(result)  # of the same form as a SendMessageResponse
-        case "GetTask" | "CancelTask":
-            answer = await (handler.on_get_task if operation == "GetTask" else handler.on_cancel_task)(params, context)
-            if answer is None:
-                raise TaskNotFoundError
-        case "ListTasks":
-            tasks = await handler.on_list_tasks(params, context)
-            return serialize_list_tasks_response(tasks, params.include_artifacts)
-        case "CreateTaskPushNotificationConfig":
-            answer = await handler.on_create_task_push_notification_config(params, context)
-        case "GetTaskPushNotificationConfig":
-            answer = await handler.on_get_task_push_notification_config(params, context)
-        case "ListTaskPushNotificationConfigs":
-            answer = await handler.on_list_task_push_notification_configs(params, context)
-        case "DeleteTaskPushNotificationConfig":
-            await handler.on_delete_task_push_notification_config(params, context)
-            return {}
-        case _:
-            try:
-                answer = await handler.on_get_extended_agent_card(params, context)
-            except (ExtendedAgentCardNotConfiguredError, UnsupportedOperationError):
-                if card is None:
-                    raise
-                answer = card
-    return as_json(answer)
-
-
-async def _stream(
-    handler: RequestHandler, operation: str, params: Any, context: ServerCallContext, reply: Reply
-) -> None:
-    listening = operation == SUBSCRIBE
-    begin = handler.on_subscribe_to_task if listening else handler.on_message_send_stream
-    async with aclosing(begin(params, context)) as events:
-        event = await _next(events)
-        while event is not None and (reply.heard or not listening):
-            body, headers = as_json(to_stream_response(event)), _headers_of(event)
-            if not _may_be_last(event):
-                await reply.send(body, final=False, headers=headers)
-                event = await _next(events)
-                continue
-            coming = asyncio.ensure_future(_next(events))
-            try:
-                await asyncio.wait({coming}, timeout=_HOLD)
-                if coming.done() and coming.exception() is None and coming.result() is None:
-                    await reply.send(body, headers=headers)
-                    return
-                await reply.send(body, final=False, headers=headers)
-                event = await coming
-            finally:
-                coming.cancel()
-                await asyncio.wait({coming})
-        # The last event was not known as such when it was sent.
-        await reply.send({})
-
-
-async def _next(events: AsyncGenerator[Any, None]) -> Any:
-    return await anext(events, None)
-
-
-def _headers_of(event: Any) -> dict[str, str]:
-    task_id = event.id if isinstance(event, pb.Task) else event.task_id
-    return {TASK_ID: task_id} if task_id else {}
-
-
-def _may_be_last(event: Any) -> bool:
-    if isinstance(event, pb.Task | pb.TaskStatusUpdateEvent):
-        return event.status.state in _LAST_STATES
-    return isinstance(event, pb.Message)
 
 
 def register(

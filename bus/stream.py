@@ -15,6 +15,9 @@ from bus.retry import Retry
 IDLE = 30.0
 """Seconds without any event after which a stream counts as cut: three keep-alives that did not come."""
 
+MENDS = 3
+"""Times in a row that a stream is taken up again without an event in between. This runs nothing twice."""
+
 _ENDED = frozenset(
     {"TASK_STATE_COMPLETED", "TASK_STATE_FAILED", "TASK_STATE_CANCELED", "TASK_STATE_REJECTED"}
     | {"TASK_STATE_INPUT_REQUIRED", "TASK_STATE_AUTH_REQUIRED"}
@@ -119,7 +122,7 @@ class Stream:
             except StreamCut as cut:
                 cuts += 1
                 hopeless = self._begun and self._task_id is None
-                if not self._resume or hopeless or cuts > self._retry.attempts:
+                if not self._resume or hopeless or cuts > MENDS:
                     raise self._cut(cut.message) from cut
             except BusError as error:
                 if not resumed or heard or _is_own(error):
@@ -128,7 +131,7 @@ class Stream:
                     yield last
                     return
                 cuts += 1
-                if not isinstance(error, Unavailable) or cuts > self._retry.attempts:
+                if not isinstance(error, Unavailable) or cuts > MENDS:
                     raise self._cut(f"the stream cannot be taken up again: {error.message}") from error
             if cuts > 1:
                 await asyncio.sleep(min(self._retry.pause * 2.0 ** (cuts - 2), max(0.0, self._left)))

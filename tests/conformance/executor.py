@@ -16,6 +16,7 @@ class Sample(AgentExecutor):
 
     def __init__(self) -> None:
         self.waiting = asyncio.Event()
+        self.released = asyncio.Event()
         self.contexts: list[RequestContext] = []
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -50,6 +51,10 @@ class Sample(AgentExecutor):
             case "wait":
                 self.waiting.set()
                 await asyncio.Event().wait()
+            case "hold":
+                self.waiting.set()
+                await self.released.wait()
+                await updater.complete()
             case "leave":
                 await updater.update_status(pb.TASK_STATE_WORKING)
             case "refuse":

@@ -184,6 +184,23 @@ async def everything(stream: AsyncIterator[pb.StreamResponse]) -> list[pb.Stream
     return [event async for event in stream]
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("side", ["server", "client"])
+async def test_what_comes_again_is_not_run_again(house: House, streaming: bool, side: str) -> None:
+    client = await house.client(config={"streaming": streaming})
+    call = asyncio.create_task(events_of(client, "hold"))
+    await soon(house.executor.waiting.wait())
+    server = house.server
+    assert server is not None
+    assert house.stage.cut(side) == 2
+    await until(lambda: server.stats().delivered == 2)
+    house.executor.released.set()
+    last = (await soon(call))[-1]
+    assert pb.TASK_STATE_COMPLETED in (last.task.status.state, last.status_update.status.state)
+    assert len(house.executor.contexts) == 1
+    await until(lambda: server.stats().running == 0)
+
+
 async def test_an_executor_that_leaves_its_task_working_ends_the_stream(house: House) -> None:
     client = await house.client()
     events = await soon(events_of(client, "leave"))

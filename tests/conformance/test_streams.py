@@ -569,7 +569,7 @@ async def test_taking_up_again_has_an_end(stage: Stage) -> None:
     await soon(arrived.get())
     await answer(task(), 0)
     await answer(chunk(2), 2)
-    for _ in range(2):
+    for _ in range(3):
         assert (await soon(arrived.get())).operation == "SubscribeToTask"
         await answer(chunk(1), 1)
     with pytest.raises(StreamCut) as caught:
