@@ -8,7 +8,9 @@
 Knows nothing of skills, grants or tools. This module is the map: all that is public stands here.
 """
 
+from bus.capabilities import Capabilities
 from bus.client import Client, ClientStats, connect
+from bus.dead import DeadLetterReader, DeadLetterStats, read_dead_letters
 from bus.driver import Driver
 from bus.errors import (
     ERRORS,
@@ -45,12 +47,15 @@ from bus.errors import (
     VersionNotSupported,
     from_json,
 )
+from bus.interface import Interface
 from bus.leg import StreamEvent
+from bus.letter import Letter
 from bus.limits import Limits
 from bus.link import Backoff, Patience, State
 from bus.memory import MemoryBroker
 from bus.message import Agent, Authorize, Reply, Request, Unsigned
 from bus.names import BINDING, MEDIA_TYPE, OPERATIONS, VERSION, Names
+from bus.parked import Parked, parked_letters
 from bus.retry import Retry
 from bus.server import Server, ServerStats, remove, serve
 from bus.target import Target
@@ -72,10 +77,18 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     "StreamEvent",
     "Authorize",
     "Unsigned",
+    # What no server answered
+    "read_dead_letters",
+    "DeadLetterReader",
+    "DeadLetterStats",
+    "parked_letters",
+    "Parked",
+    "Letter",
     # Where the broker is, and how much and how long
     "Target",
     "Driver",
     "MemoryBroker",
+    "Capabilities",
     "Limits",
     "Patience",
     "Backoff",
@@ -86,6 +99,7 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     "MEDIA_TYPE",
     "OPERATIONS",
     "Names",
+    "Interface",
     # Errors: the root, the table and the way back from the wire
     "BusError",
     "ERRORS",
