@@ -16,14 +16,27 @@ SECRETS = (
     (re.compile(r"(?<![\w.-])eyJ[\w-]*\.[\w-]+\.[\w-]*"), MASK),
     (re.compile(r"(?i)(?<!sha256:)(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])"), MASK),
     (re.compile(r"(?i)\b([a-z][a-z0-9+.-]*://[^\s/:@\"']*):[^\s/\"'<>]*@"), rf"\1:{MASK}@"),
+    # A password with a slash in it that was not written as %2F; what may be a port is none.
+    (
+        re.compile(rf"(?i)\b([a-z][a-z0-9+.-]*://[^\s/:@\"']*):(?!{re.escape(MASK)}@|\d{{1,5}}[/?#])[^\s\"'<>@]*@"),
+        rf"\1:{MASK}@",
+    ),
+    (
+        re.compile(
+            r"(?i)([?&;](?:[\w.%-]*(?:passw|passphrase|pwd|secret|token|credential)[\w.%-]*|[\w.%-]*key)=)[^\s&;#\"'<>]+"
+        ),
+        rf"\1{MASK}",
+    ),
 )
 # What they say below a warning is about themselves, every statement with its values among it.
 LIBRARIES = ("aio_pika", "aiormq", "asyncio", "sqlalchemy")
+# Levels of an extra field that are shown as such; what stands deeper is its text.
+DEEPEST = 20
 OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def mask(text: str) -> str:
-    """The text without what must not be shown: bearer tokens, JWTs, credentials, passwords of URLs."""
+    """The text without what must not be shown: bearer tokens, JWTs, credentials, passwords in URLs."""
     for pattern, instead in SECRETS:
         text = pattern.sub(instead, text)
     return text
@@ -58,7 +71,10 @@ class JsonLines(logging.Formatter):
         line |= {name: value for name, value in _extra(record).items() if name not in line}
         if trace := _trace(self, record):
             line["exception"] = trace
-        return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        try:
+            return orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()
+        except (TypeError, ValueError, RecursionError):  # a lone surrogate, a number over 64 bits, no end
+            return orjson.dumps(_encodable(line)).decode()
 
 
 class Lines(logging.Formatter):
@@ -69,7 +85,7 @@ class Lines(logging.Formatter):
         parts = [at, f"{record.levelname.lower():<7}", f"{record.name}:", record.getMessage()]
         parts += [f"{name}={value}" for name, value in _extra(record).items()]
         trace = _trace(self, record)
-        return " ".join(parts) + (f"\n{trace}" if trace else "")
+        return _legible(" ".join(parts) + (f"\n{trace}" if trace else ""))
 
 
 class _OnTerminal(logging.StreamHandler[TextIO]):
@@ -114,7 +130,7 @@ def _message(record: logging.LogRecord) -> str:
     try:
         return record.getMessage()
     except Exception:
-        return f"{record.msg} {record.args}"  # a call with the wrong arguments is a line like any other
+        return f"{_text(record.msg)} {_text(record.args)}"  # with the wrong arguments it is a line like any other
 
 
 def _time(record: logging.LogRecord) -> datetime:
@@ -130,13 +146,37 @@ def _extra(record: logging.LogRecord) -> dict[str, Any]:
     return {name: value for name, value in vars(record).items() if name not in OWN}
 
 
-def _masked(value: Any) -> Any:
+def _masked(value: Any, depth: int = 0) -> Any:
     if isinstance(value, str):
         return mask(value)
-    if isinstance(value, Mapping):
-        return {mask(str(key)): _masked(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_masked(inner) for inner in value]
     if value is None or isinstance(value, bool | int | float):
         return value
-    return mask(str(value))
+    if depth < DEEPEST and isinstance(value, Mapping):
+        return {mask(_text(key)): _masked(inner, depth + 1) for key, inner in value.items()}
+    if depth < DEEPEST and isinstance(value, list | tuple | set | frozenset):
+        return [_masked(inner, depth + 1) for inner in value]
+    return mask(_text(value))
+
+
+def _text(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__} without a text>"
+
+
+def _legible(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _encodable(value: Any, depth: int = 0) -> Any:
+    """The value as any JSON encoder takes it."""
+    if value is None or isinstance(value, bool | float):
+        return value
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        return int(value)
+    if depth <= DEEPEST and isinstance(value, Mapping):
+        return {_legible(_text(key)): _encodable(inner, depth + 1) for key, inner in value.items()}
+    if depth <= DEEPEST and isinstance(value, list | tuple):
+        return [_encodable(inner, depth + 1) for inner in value]
+    return _legible(_text(value))

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import orjson
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationError, field_validator
@@ -35,6 +36,8 @@ NO_SETTING = re.compile(
     r"SKILLBUS_(SESSION|CONFIG|TEST_AMQP_URL|FS_.*"
     r"|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+(_(PROTO|PORT|ADDR))?)?))"
 )
+# What the AMQP library reads from the URL's query as a number, and the largest that there is a use for.
+NUMBERS = {"heartbeat": 65_535, "timeout": 86_400, "interleave": 65_535, "happy_eyeballs_delay": 86_400}
 SECRET_KEY = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
 
 log = logging.getLogger(__name__)
@@ -79,7 +82,14 @@ def _below_state(name: str) -> Any:
     return default
 
 
-Seconds = Annotated[float, Field(allow_inf_nan=False)]
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("must be a number")  # which true and false are to Python
+    return value
+
+
+Seconds = Annotated[float, Field(allow_inf_nan=False), BeforeValidator(_no_bool)]
+Whole = Annotated[int, BeforeValidator(_no_bool)]
 
 
 class Settings(BaseSettings):
@@ -102,15 +112,15 @@ class Settings(BaseSettings):
         default_factory=_below_state("ledger.db"),
         validate_default=True,
         repr=False,
-        description="file of the SQLite ledger, or postgresql:// URL; default: ledger.db in state_dir",
+        description="file of the SQLite ledger; default: ledger.db in state_dir",
     )
     workspaces: Path = Field(
         default_factory=_below_state("workspaces"),
         description="folder of the episodes' worktrees; default: workspaces in state_dir",
     )
-    slots: int = Field(default=64, ge=1, le=2_000, description="calls that one worker has in hand at a time")
+    slots: Whole = Field(default=64, ge=1, le=2_000, description="calls that one worker has in hand at a time")
     lease_seconds: Seconds = Field(
-        default=15.0, gt=0, description="how long a call that a dead worker had stays its own"
+        default=15.0, ge=0.5, description="how long a call that a dead worker had stays its own"
     )
     grace_seconds: Seconds = Field(
         default=30.0, ge=0, description="how long running calls may take to end when a worker stops"
@@ -118,7 +128,7 @@ class Settings(BaseSettings):
     dead_letters: bool = Field(
         default=True, description="whether a worker answers and parks what no worker could answer"
     )
-    max_message_bytes: int = Field(default=1_048_576, ge=1_024, description="largest message body that is accepted")
+    max_message_bytes: Whole = Field(default=1_048_576, ge=1_024, description="largest message body that is accepted")
     packs: Annotated[tuple[str, ...], BeforeValidator(_from_text)] = Field(
         default=(), description='packs of skills as "module:attribute", loaded besides the installed ones'
     )
@@ -179,8 +189,8 @@ class Settings(BaseSettings):
     def _check_url(cls, value: Any) -> Any:
         if value == "":
             return None
-        if isinstance(value, str) and not re.match(r"amqps?://[^/\s]", value):
-            raise ValueError("must begin with amqp:// or amqps:// and name a host")
+        if isinstance(value, str):
+            check_amqp_url(value)
         return value
 
     @field_validator("agent", "prefix", "instance")
@@ -193,19 +203,21 @@ class Settings(BaseSettings):
     @field_validator("state_dir", "workspaces")
     @classmethod
     def _make_absolute(cls, value: Path) -> Path:
+        if "\0" in str(value):
+            raise ValueError("must be a path")
         return value.expanduser().absolute()
 
     @field_validator("ledger", mode="before")
     @classmethod
     def _name_ledger(cls, value: Any) -> str:
-        if not isinstance(value, str | Path) or not str(value):
-            raise ValueError("must be the path of a SQLite file or a postgresql:// URL")
+        if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+            raise ValueError("must be the path of a SQLite file")
         text = str(value)
-        if re.match(r"postgres(ql)?(\+\w+)?://", text):
-            return text
+        if re.match(r"(?i)postgres", text) and ":" in text:
+            raise ValueError("must be the path of a SQLite file: PostgreSQL is not supported for now")
         path = re.sub(r"^sqlite(\+\w+)?:///", "", text)
         if "://" in path:
-            raise ValueError("must be the path of a SQLite file or a postgresql:// URL")
+            raise ValueError("must be the path of a SQLite file")
         return str(Path(path).expanduser().absolute())
 
     @field_validator("packs")
@@ -222,7 +234,7 @@ class Settings(BaseSettings):
 
     @property
     def ledger_name(self) -> str:
-        """The ledger as it may be shown: without the password of its URL."""
+        """The ledger as it may be shown."""
         return mask(self.ledger)
 
     def prepare_state_dir(self) -> Path:
@@ -241,6 +253,52 @@ class Settings(BaseSettings):
             Setting(name, _shown(getattr(self, name)), self._origins.get(name, "default"), field.description or "")
             for name, field in type(self).model_fields.items()
         ]
+
+
+def check_amqp_url(url: str) -> None:
+    """Raise ValueError, which never repeats any of it, for what is no URL of a message broker."""
+    if not re.match(r"amqps?://[^/\s]", url):
+        raise ValueError("must begin with amqp:// or amqps:// and name a host")
+    if re.search(r"[\x00-\x20\x7f\ud800-\udfff]|%(?![0-9A-Fa-f]{2})", url):
+        raise ValueError("must be a URL: a space is written as %20 and a % as %25")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+        (host or "").encode("idna").decode("idna")  # as resolving it would
+        known = "%" not in parts.netloc.rpartition("@")[2] and port != 0
+    except ValueError:
+        known = False
+    if not known:
+        raise ValueError(
+            "has no valid host and port: write : / ? # @ [ ] within a user or password as %3A %2F %3F %23 %40 %5B %5D"
+        )
+    if not host:
+        raise ValueError("must begin with amqp:// or amqps:// and name a host")
+    if "@" in url.partition("://")[2].removeprefix(parts.netloc):
+        raise ValueError(
+            "has an @ behind its host: write @ / ? # in a user, password or virtual host as %40 %2F %3F %23"
+        )
+    for name, given in parse_qsl(parts.query, keep_blank_values=True):
+        if name in NUMBERS and not _is_number(given, NUMBERS[name], whole=name != "happy_eyeballs_delay"):
+            raise ValueError(f"has a query with a {name} that is no number from 0 to {NUMBERS[name]}")
+
+
+def _is_number(text: str, most: int, *, whole: bool) -> bool:
+    form = r"\d{1,6}" if whole else r"\d{1,6}(\.\d{1,6})?"
+    return re.fullmatch(form, text, re.ASCII) is not None and float(text) <= most
+
+
+def _shown_url(url: str) -> str:
+    """The URL without its password, and without what its query keeps secret."""
+    parts: SplitResult = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    if ":" in user:
+        user = f"{user.partition(':')[0]}:***"
+    query = "&".join(
+        f"{name}{equals}{'***' if SECRET_KEY.search(unquote(name)) and not name.endswith('file') else value}"
+        for name, equals, value in (pair.partition("=") for pair in parts.query.split("&"))
+    )
+    return mask(parts._replace(netloc=f"{user}{at}{host}", query=query).geturl())
 
 
 def _find_file(config: Path | str | None) -> Path | None:
@@ -299,7 +357,7 @@ def _line(problem: Mapping[str, Any], origins: Mapping[str, str], path: Path | N
 
 def _shown(value: Any) -> str:
     if isinstance(value, SecretStr):
-        return mask(value.get_secret_value())
+        return _shown_url(value.get_secret_value())
     if isinstance(value, Mapping | tuple):
         return mask(orjson.dumps(_without_secrets(value), default=str).decode())
     return "" if value is None else mask(str(value))

@@ -36,13 +36,20 @@ def test_the_page_tells_of_every_setting_and_its_file_is_one(skillbus: Skillbus,
 
 
 def test_secrets_are_masked(skillbus: Skillbus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SKILLBUS_AMQP_URL", "amqps://me:hush@rabbit/")
-    monkeypatch.setenv("SKILLBUS_LEDGER", "postgresql://me:hush@db/ledger")
+    monkeypatch.setenv("SKILLBUS_AMQP_URL", "amqps://me:hush@rabbit/?password=hush")
     for options in ([], ["--json"], ["--verbose"]):
         ended = skillbus("config", *options)
         assert ended.code == 0
         assert "hush" not in ended.out + ended.err
-        assert "amqps://me:***@rabbit/" in ended.out
+        assert "amqps://me:***@rabbit/?password=***" in ended.out
+
+
+def test_a_ledger_by_url_is_refused_without_its_secrets(skillbus: Skillbus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SKILLBUS_LEDGER", "postgresql://u:hush@h:port/db?password=hush")
+    ended = skillbus("config")
+    assert (ended.code, ended.out) == (1, "")
+    assert "PostgreSQL is not supported for now" in ended.err
+    assert "hush" not in ended.err
 
 
 def test_wrong_settings_are_one_line(skillbus: Skillbus, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,6 +61,11 @@ def objects(stream: io.StringIO) -> list[dict[str, Any]]:
         ("amqp://user:hunter@2@host/", "amqp://user:***@host/"),
         ("amqp://host:5672/a@b and mail@host", "amqp://host:5672/a@b and mail@host"),
         ("postgresql+asyncpg://me:hunter2@host/db", "postgresql+asyncpg://me:***@host/db"),
+        ("amqp://u:hunter2/x@h/", "amqp://u:***@h/"),
+        ("postgresql://u:***@h/db?sslmode=x&password=hunter2", "postgresql://u:***@h/db?sslmode=x&password=***"),
+        ("at https://h/?access_token=hunter2&x=1, then", "at https://h/?access_token=***&x=1, then"),
+        ("https://h/?api_key=hunter2#top", "https://h/?api_key=***#top"),
+        ("amqps://h/?keyfile=/k.pem", "amqps://h/?keyfile=/k.pem"),
         ("nothing to hide", "nothing to hide"),
     ],
 )
@@ -182,3 +187,48 @@ def test_anything_may_be_an_extra_field() -> None:
     assert line["set"] == [1]
     assert line["nested"] == {"1": {"a": ["<class 'object'>"]}}
     assert line["level"] == "info"
+
+
+class Mute:
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+    __repr__ = __str__
+
+
+ENDLESS: dict[str, Any] = {}
+ENDLESS["self"] = [ENDLESS]
+
+
+@pytest.mark.parametrize("form", ["json", "human", "terminal"])
+@pytest.mark.parametrize(
+    ("message", "arguments", "extra"),
+    [
+        ("lone \ud800", (), {}),
+        ("%s", ("\udcff",), {"path": "\udcff", "\udcff": ["\ud800", {"\ud800": "\ud800"}]}),
+        ("large", (), {"number": 1 << 70}),
+        ("mute", (), {"mute": Mute(), "also": [Mute(), {Mute(): 1}]}),
+        (Mute(), (), {}),
+        ("%d", (Mute(),), {}),
+        ("endless", (), {"endless": ENDLESS}),
+    ],
+)
+def test_no_record_is_lost_and_none_fails(
+    form: str, message: Any, arguments: tuple[Any, ...], extra: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = Terminal() if form == "terminal" else io.StringIO()
+    logs.configure("json" if form == "json" else "human", "info", stream)
+    log.info(message, *arguments, extra=extra)
+    stream.getvalue().encode()
+    assert "tests.of.logs" in stream.getvalue()
+    assert "Logging error" not in capsys.readouterr().err
+    if form == "json":
+        (line,) = objects(stream)
+        assert isinstance(line["msg"], str)
+
+
+def test_a_lone_surrogate_is_spelled_out() -> None:
+    stream = written("json")
+    log.info("lone \ud800", extra={"path": "\udcff"})
+    assert objects(stream)[0]["msg"] == "lone \\ud800"
+    assert objects(stream)[0]["path"] == "\\udcff"

@@ -137,10 +137,10 @@ def test_wrong_values_are_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKILLBUS_TOOLS", "{")
     monkeypatch.setenv("SKILLBUS_LOG_FORMAT", "xml")
     assert sorted(lines_of(max_message_bytes=1, ledger="mysql://host/db", only_packs="host")) == [
-        "--ledger: must be the path of a SQLite file or a postgresql:// URL",
+        "--ledger: must be the path of a SQLite file",
         "--max-message-bytes: input should be greater than or equal to 1024",
         "--only-packs: must be JSON",
-        "SKILLBUS_LEASE_SECONDS: input should be greater than 0",
+        "SKILLBUS_LEASE_SECONDS: input should be greater than or equal to 0.5",
         "SKILLBUS_LOG_FORMAT: input should be 'human' or 'json'",
         "SKILLBUS_TOOLS: must be JSON",
         "skillbus.toml: agent: must be of a-z 0-9 . _ - and begin with a letter or digit",
@@ -156,6 +156,27 @@ def test_wrong_values_are_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
         ("amqp_url", "user:hunter2@host"),
         ("amqp_url", "amqp://"),
         ("amqp_url", ["hunter2"]),
+        ("amqp_url", "amqp://u:hunter2/x@h/"),
+        ("amqp_url", "amqp://u:hunter2@h:port/"),
+        ("amqp_url", "amqp://u:hunter2@h:99999/"),
+        ("amqp_url", "amqp://u:hunter2@h:0/"),
+        ("amqp_url", "amqp://u:hunter2@[::1"),
+        ("amqp_url", "amqp://u:hunter2@[zz]/"),
+        ("amqp_url", "amqp://u:hunter2@/"),
+        ("amqp_url", "amqp://u:hunter2@a..b/"),
+        ("amqp_url", "amqp://u:hunter2@xn--a/"),
+        ("amqp_url", "amqp://u:12/hunter2@h/"),
+        ("amqp_url", "amqp://u:hun#ter2@h/"),
+        ("amqp_url", "amqp://u:hunter2%@h/"),
+        ("amqp_url", "amqp://u:hunter2 @h/"),
+        ("amqp_url", "amqp://u:hunter2\udcff@h/"),
+        ("amqp_url", "amqp://h/?heartbeat=hunter2"),
+        ("amqp_url", "amqp://h/?timeout=hunter2"),
+        ("ledger", "postgresql://u:p@h:port/db?password=hunter2"),
+        ("ledger", "postgresql+asyncpg://u:hunter2@h/db"),
+        ("ledger", "hunter2\0"),
+        ("state_dir", "hunter2\0"),
+        ("workspaces", "hunter2\0"),
         ("ledger", "mysql://user:hunter2@host/db"),
         ("agent", "hunter2 hunter2"),
         ("packs", '["hunter2"]'),
@@ -176,18 +197,51 @@ def test_a_url_is_kept_whole_and_never_shown_whole() -> None:
     url = "amqp://user:hunter2@host:5671/vhost"
     settings = Settings(
         amqp_url=url,
-        ledger="postgresql://user:hunter2@host/db",
         tools={"web": {"api_key": "hunter2", "url": "https://me:hunter2@host"}, "list": [{"token": "hunter2"}]},
     )
     assert settings.amqp_url is not None
     assert settings.amqp_url.get_secret_value() == url
-    assert settings.ledger == "postgresql://user:hunter2@host/db"
-    assert settings.ledger_name == "postgresql://user:***@host/db"
     shown = {row.name: row.value for row in settings.describe()}
     assert shown["amqp_url"] == "amqp://user:***@host:5671/vhost"
     assert shown["tools"] == '{"web":{"api_key":"***","url":"https://me:***@host"},"list":[{"token":"***"}]}'
     for text in (repr(settings), str(settings), repr(settings.describe())):
         assert "hunter2" not in text
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("amqp://h/?password=hunter2&heartbeat=5", "amqp://h/?password=***&heartbeat=5"),
+        ("amqps://h/?keyfile=/k.pem&p%61ssword=hunter2", "amqps://h/?keyfile=/k.pem&p%61ssword=***"),
+        ("amqp://u:hun'ter2@h/", "amqp://u:***@h/"),
+        ('amqp://u:"<hunter2@[::1]:5672/v', "amqp://u:***@[::1]:5672/v"),
+        ("amqp://u:%2Fhunter2@h:1/%2F", "amqp://u:***@h:1/%2F"),
+        ("amqp://ü:hünter2@bücher.example/", "amqp://ü:***@bücher.example/"),
+    ],
+)
+def test_a_good_url_is_kept_and_shown_without_its_secrets(url: str, shown: str) -> None:
+    settings = Settings(amqp_url=url)
+    assert settings.amqp_url is not None
+    assert settings.amqp_url.get_secret_value() == url
+    assert {row.name: row.value for row in settings.describe()}["amqp_url"] == shown
+
+
+def test_true_is_no_number() -> None:
+    write("slots = true\nlease_seconds = true\ngrace_seconds = false\nmax_message_bytes = true\n")
+    names = ("slots", "lease_seconds", "grace_seconds", "max_message_bytes")
+    assert lines_of() == [f"skillbus.toml: {name}: must be a number" for name in names]
+
+
+def test_a_lease_is_long_enough_to_be_renewed() -> None:
+    assert Settings(lease_seconds=0.5).lease_seconds == 0.5
+    assert lines_of(lease_seconds=1e-9) == ["--lease-seconds: input should be greater than or equal to 0.5"]
+
+
+def test_postgresql_is_refused_for_now() -> None:
+    for url in ("postgresql://h/db", "postgres://h:port/db", "POSTGRESQL+asyncpg://h/db"):
+        assert lines_of(ledger=url) == [
+            "--ledger: must be the path of a SQLite file: PostgreSQL is not supported for now"
+        ]
 
 
 def test_an_empty_url_means_in_process(monkeypatch: pytest.MonkeyPatch) -> None:
