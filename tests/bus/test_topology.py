@@ -36,8 +36,21 @@ def test_everything_is_there_before_it_is_needed() -> None:
 
 def test_no_queue_is_transient_and_shared() -> None:
     # RabbitMQ 4.3 refuses them. A queue of ours is durable unless it is exclusive, by its type.
-    declared = [*topology.agent(Names(), "echo"), topology.replies("a2a.reply.alice.1"), topology.requests(Names())]
+    declared = [
+        *topology.agent(Names(), "echo"),
+        topology.parked(Names()),
+        topology.replies("a2a.reply.alice.1"),
+        topology.requests(Names()),
+    ]
     for part in declared:
         if isinstance(part, Queue):
             assert part.exclusive is part.name.startswith("a2a.reply.")
             assert not part.exclusive or "x-queue-type" not in part.arguments
+
+
+def test_what_is_kept_is_kept_in_order_and_not_given_up() -> None:
+    # Without a limit on deliveries RabbitMQ 4 gives up after 20, and 3.10 puts what comes back at the end.
+    for part in (*topology.dead(Names()), topology.parked(Names())):
+        if isinstance(part, Queue):
+            assert part.arguments["x-delivery-limit"] == topology.FOREVER
+    assert topology.parked(Names()).arguments["x-overflow"] == "drop-head"

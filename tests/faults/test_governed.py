@@ -11,6 +11,7 @@ import aio_pika
 import pytest
 
 import bus
+from bus import topology
 
 from .conftest import Site, message, outcome, output
 
@@ -157,7 +158,8 @@ async def test_malformed_messages_never_stop_a_worker(site: Site) -> None:
         channel = await connection.channel()
         replies = await channel.declare_queue("a2a.reply.guest." + site.agent, exclusive=True)
         exchange = await channel.get_exchange("a2a.requests")
-        dead = await channel.get_queue("a2a.dead")
+        part = topology.parked(bus.Names())
+        parked = await channel.declare_queue(part.name, durable=True, arguments=dict(part.arguments))
         for name, changes in MALFORMED.items():
             fields: dict[str, Any] = {
                 "content_type": "application/a2a+json", "type": "SendMessage", "message_id": "m",
@@ -173,10 +175,10 @@ async def test_malformed_messages_never_stop_a_worker(site: Site) -> None:
             if reply is not None:
                 assert reply.headers["a2a-error"] is True
                 answered.add(reply.correlation_id)
-            corpse = await dead.get(fail=False)
+            corpse = await parked.get(fail=False)
             if corpse is not None:
                 await corpse.ack()
-                buried += corpse.routing_key == site.agent
+                buried += corpse.headers["parked-key"] == site.agent
             if reply is None and corpse is None:
                 await asyncio.sleep(0.01)
         assert buried == 3
