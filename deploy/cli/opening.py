@@ -1,9 +1,12 @@
 """Opening an episode to a new session: worktree, credential file, ledger, all of them or nothing."""
 
+import asyncio
+import fcntl
 import os
 import shutil
 import subprocess
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +16,12 @@ if TYPE_CHECKING:
     from broker.ledger import Ledger
     from broker.sessions import Credential, Session
     from broker.worktrees import Worktrees
+
+LOOK = 0.02
+"""Seconds between two looks whether another has opened its episode."""
+
+LOCK = ".opening.lock"
+"""The file in the folder of the worktrees whose lock is the turn; no episode can have its name."""
 
 
 class Opening:
@@ -25,7 +34,6 @@ class Opening:
         self._branch = branch or f"skillbus/{session.episode}"
         self._branch_named = branch is not None
         self._path = worktrees.path(session.episode)
-        self._is_new = not self._path.exists()
 
     def check(self, out: Path | None) -> None:
         """Everything that can be known to fail before it is begun. Raises Failure."""
@@ -40,46 +48,71 @@ class Opening:
             self._check_repo(self._repo)
 
     async def carry_out(self, ledger: "Ledger", credential: "Credential", out: Path | None) -> Path:
-        """Make the worktree, write the credential to `out`, keep the session; the worktree's path."""
-        out = None if out is None else out.expanduser()
-        written = False
-        await self._make_worktree()
-        try:
+        """Write the credential to `out`, make the worktree, keep the session; the worktree's path.
+
+        What is taken back after a failed step is what this call made itself. Of several that open episodes here each
+        waits for the one before it, so that none builds on what is taken back.
+        """
+        async with self._turn():
+            return await self._carry_out(ledger, credential, out)
+
+    async def _carry_out(self, ledger: "Ledger", credential: "Credential", out: Path | None) -> Path:
+        with ExitStack() as undo:
             if out is not None:
-                descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-                written = True
-                with os.fdopen(descriptor, "w") as file:
-                    file.write(credential.reveal() + "\n")
+                self._write(out.expanduser(), credential, undo)
+            await self._make_worktree(undo)
             await ledger.add_session(self._session)
-        except BaseException:
-            if out is not None and written:
-                out.unlink(missing_ok=True)
-            if self._is_new:
-                self._remove_worktree()
-            raise
+            undo.pop_all()
         return self._path
 
-    async def _make_worktree(self) -> None:
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        root = self._worktrees.root
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                await asyncio.sleep(LOOK)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _write(self, out: Path, credential: "Credential", undo: ExitStack) -> None:
+        try:
+            descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            raise _taken(out) from None
+        undo.callback(_unlink, out, os.fstat(descriptor))
+        with os.fdopen(descriptor, "w") as file:
+            file.write(credential.reveal() + "\n")
+
+    async def _make_worktree(self, undo: ExitStack) -> None:
         if self._repo is None:
+            try:
+                self._path.mkdir(mode=0o700)
+            except FileExistsError:
+                pass
+            else:
+                undo.callback(_remove_empty, self._path)
             await self._worktrees.create(self._session.episode)
             return
+        before = _branch(self._repo, self._branch)
         try:
             await self._worktrees.create(self._session.episode, repo=self._repo, branch=self._branch)
-        except BaseException:
-            _git(self._repo, "branch", "-d", self._branch)  # git makes it first and leaves it
+        except BaseException as error:
+            # git makes the branch first and leaves it; "already" says that branch or folder are another's.
+            if before is None and "already" not in str(error):
+                _git(self._repo, "branch", "-d", self._branch)
             raise
-
-    def _remove_worktree(self) -> None:
-        if self._repo is not None:
-            _git(self._repo, "worktree", "remove", "--force", str(self._path))
-            _git(self._repo, "branch", "-d", self._branch)
-        else:
-            with suppress(OSError):
-                self._path.rmdir()
+        undo.callback(_git, self._repo, "branch", "-d", self._branch)
+        undo.callback(_git, self._repo, "worktree", "remove", "--force", str(self._path))
 
     def _check_out(self, out: Path) -> None:
         if out.exists() or out.is_symlink():
-            raise Failure(f"--out {out} is there already: name a new file, a credential never replaces one")
+            raise _taken(out)
         if not os.access(out.parent, os.W_OK | os.X_OK):
             raise Failure(f"--out {out}: the folder {out.parent} is not there, or can't be written")
 
@@ -92,13 +125,34 @@ class Opening:
             raise Failure(f"--repo {repo} has no commit yet: a worktree begins at one")
         if _git(repo, "check-ref-format", "--branch", self._branch) is None:
             raise Failure(f"--branch {self._branch!r} is no name for a branch")
-        if _git(repo, "rev-parse", "--verify", "--quiet", f"refs/heads/{self._branch}") is not None:
+        if _branch(repo, self._branch) is not None:
             raise Failure(f"the branch {self._branch} is in {repo} already: name a new one with --branch")
-        if not self._is_new:
+        if self._path.exists():
             raise Failure(
                 f"the episode {self._session.episode!r} has a worktree already, {self._path}: "
                 "leave out --repo to open it to another session, or name another episode"
             )
+
+
+def _taken(out: Path) -> Failure:
+    return Failure(f"--out {out} is there already: name a new file, a credential never replaces one")
+
+
+def _unlink(path: Path, made: os.stat_result) -> None:
+    """Remove the file if it is still the one that was made."""
+    with suppress(OSError):
+        if os.path.samestat(path.lstat(), made):
+            path.unlink()
+
+
+def _remove_empty(path: Path) -> None:
+    with suppress(OSError):
+        path.rmdir()
+
+
+def _branch(repo: Path, name: str) -> str | None:
+    """What the branch stands at; None if there is none."""
+    return _git(repo, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}")
 
 
 def _git(repo: Path, *arguments: str) -> str | None:

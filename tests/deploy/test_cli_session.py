@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.sessions import Credential
+from deploy.cli.opening import Opening
 from tests.deploy.conftest import Ended, Home
 
 Skillbus = Callable[..., Ended]
@@ -162,6 +163,56 @@ def test_a_worktree_that_was_there_before_stays(
     monkeypatch.setattr("broker.ledger.Ledger.add_session", refuse)
     assert skillbus("session", "new", "ep1", "-g", "A=b:1").code == 1
     assert (home.workspaces / "ep1").is_dir()
+
+
+@pytest.mark.parametrize("with_repository", [False, True])
+def test_of_two_at_once_with_one_file_the_loser_takes_nothing_away(
+    skillbus: Skillbus, home: Home, repository: Path, monkeypatch: pytest.MonkeyPatch, with_repository: bool
+) -> None:
+    options = ["--repo", str(repository)] if with_repository else []
+    command = ["session", "new", "ep1", "-g", "A=b:1", "--out", "c", *options]
+    checked = Opening.check
+
+    def overtaken(opening: Opening, out: Path | None) -> None:
+        checked(opening, out)
+        ended = home.run(*command)
+        assert ended.code == 0, ended.err
+
+    monkeypatch.setattr(Opening, "check", overtaken)
+    ended = skillbus(*command)
+    assert ended.code == 1
+    assert "is there already" in ended.err
+    assert (home.workspaces / "ep1").is_dir()
+    assert Credential((home.folder / "c").read_text().strip())
+    if with_repository:
+        assert "skillbus/ep1" in git(repository, "branch", "--format", "%(refname:short)")
+        assert len(git(repository, "worktree", "list").splitlines()) == 2
+
+
+def test_a_branch_that_another_made_meanwhile_stays(
+    skillbus: Skillbus, home: Home, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = Opening.check
+
+    def overtaken(opening: Opening, out: Path | None) -> None:
+        checked(opening, out)
+        git(repository, "branch", "skillbus/ep1")
+
+    monkeypatch.setattr(Opening, "check", overtaken)
+    ended = skillbus("session", "new", "ep1", "-g", "A=b:1", "--out", "c", "--repo", str(repository))
+    assert ended.code == 1
+    assert "skillbus/ep1" in git(repository, "branch", "--format", "%(refname:short)")
+    assert not (home.folder / "c").exists()
+    assert not (home.workspaces / "ep1").exists()
+
+
+def test_any_number_at_once_open_one_episode(home: Home) -> None:
+    command = ("session", "new", "ep1", "-g", "A=b:1", "--out", "c")
+    processes = [home.start(*command) for _ in range(3)]
+    ended = [process.communicate(timeout=60) for process in processes]
+    assert sorted(process.returncode for process in processes) == [0, 1, 1], ended
+    assert (home.workspaces / "ep1").is_dir()
+    assert Credential((home.folder / "c").read_text().strip())
 
 
 def test_a_second_session_is_told_what_the_episode_has_spent(skillbus: Skillbus, session: Path) -> None:
