@@ -7,10 +7,12 @@ an agent, and nothing of AMQP.
 from .agent import SCHEMAS, SkillAgent
 from .grants import PRESETS, Decision, Grant, GrantError, decide, parse_grant, sees
 from .ledger import Ledger, LedgerError, LogEntry
+from .links import Link, Walk
 from .operations import Receipt
 from .pipeline import Asked, Pipeline
-from .provenance import Link, NotFound, Provenance, Verdict, Walk
+from .provenance import NotFound, Provenance, Verdict
 from .sessions import Credential, Session, SessionError, mint
+from .tasks import Event, Filter, Task, Tasks
 from .worktrees import WorktreeError, Worktrees
 
 __all__ = [  # noqa: RUF022 - in the order a reader needs them
@@ -36,6 +38,10 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     "Ledger",
     "LedgerError",
     "LogEntry",
+    "Tasks",
+    "Task",
+    "Event",
+    "Filter",
     "Provenance",
     "Walk",
     "Link",

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -122,9 +123,10 @@ class SkillAgent:
         name = claimed_session(request)
         now = time.time()
         since, session = self._sessions.get(name, (0.0, None))
-        if session is None or not 0 <= now - since < _SESSION_CACHE_SECONDS:
-            # A short memory is safe: keys and grants of a session never change, and whatever changes the ledger
-            # looks at the session again in its own transaction.
+        remembered = session is not None and 0 <= now - since < _SESSION_CACHE_SECONDS
+        if not remembered or request.operation != "SendMessage":
+            # A short memory is safe for a message: keys and grants of a session never change, and whatever changes
+            # the ledger looks at the session again in its own transaction.
             session = await self._ledger.session(name)
             if session is not None:
                 if len(self._sessions) >= _SESSION_CACHE_SIZE:
@@ -159,7 +161,7 @@ class SkillAgent:
         if message.get("messageId") != request.message_id:
             raise InvalidParams("message.messageId is not the message id of the request")
         context = _context(request, session)
-        if message.get("taskId"):
+        if message.get("taskId", "") != "":
             await self._refuse_continuation(message["taskId"], session)
         return self._pipeline.begin(
             Asked(
@@ -197,17 +199,28 @@ class SkillAgent:
     # asking for tasks
 
     async def _find(self, task_id: str, session: Session) -> Task:
-        task = await self._ledger.tasks.get(task_id, session.episode)
+        task = await self._look_up(task_id, session)
         if task is None:
             raise TaskNotFound
         return task
 
+    async def _look_up(self, task_id: str, session: Session) -> Task | None:
+        """The task, None while the ledger has none. Raises TaskNotFound for one that is not this session's to see."""
+        task = await self._ledger.tasks.get(task_id, session.episode)
+        if task is not None and not self._pipeline.shows(session, task):
+            raise TaskNotFound
+        return task
+
+    def _running(self, task_id: str, session: Session) -> Run | None:
+        run = self._pipeline.running(task_id, session.episode)
+        return run if run is not None and run.session == session.id else None
+
     async def _get_task(self, request: Request, session: Session, reply: Reply) -> None:
         history = parameters.history_length(request.payload)
         task_id = member(request.payload, "id", str)
-        task = await self._ledger.tasks.get(task_id, session.episode)
+        task = await self._look_up(task_id, session)
         if task is None:
-            run = self._pipeline.running(task_id, session.episode)
+            run = self._running(task_id, session)
             if run is None:
                 raise TaskNotFound
             await reply.send(orjson.dumps(answers.submitted(task_id, run.context_id, time.time())))
@@ -222,8 +235,8 @@ class SkillAgent:
         # Who takes a stream up again has seen its task: it waits for its worktree, or is on its way to a worker.
         until = time.monotonic() + (RETURN if after is not None else 0.0)
         while True:
-            run = self._pipeline.running(task_id, session.episode)
-            task = await self._ledger.tasks.get(task_id, session.episode)
+            run = self._running(task_id, session)
+            task = await self._look_up(task_id, session)
             if task is not None:
                 return await self._streams.subscribe(task, after, request.deadline, reply)
             if run is not None:
@@ -235,6 +248,7 @@ class SkillAgent:
     async def _cancel_task(self, request: Request, session: Session, reply: Reply) -> None:
         task_id = member(request.payload, "id", str)
         await self._fresh(session)
+        await self._look_up(task_id, session)
         remaining = None if request.deadline is None else max(request.deadline - time.time(), 0.001)
         try:
             async with asyncio.timeout(remaining):
@@ -246,8 +260,10 @@ class SkillAgent:
 
     async def _list_tasks(self, request: Request, session: Session, reply: Reply) -> None:
         listing = Listing.read(request.payload)
+        visible = tuple(skill.id for skill in self._pipeline.visible(session))
+        wanted = replace(listing.filter, session=session.id, skills=visible)
         found, total = await self._ledger.tasks.page(
-            session.episode, listing.filter, listing.size + 1, outputs=listing.artifacts
+            session.episode, wanted, listing.size + 1, outputs=listing.artifacts
         )
         page, token = listing.cut(found)
         tasks = await self._told(page, listing.history, whole=listing.artifacts)
@@ -283,7 +299,9 @@ class SkillAgent:
 
 
 def _context(request: Request, session: Session) -> str:
-    context = member(request.payload, "message", dict).get("contextId") or session.episode
+    context = member(request.payload, "message", dict).get("contextId", "")
+    if context == "":
+        return session.episode
     if not isinstance(context, str) or len(context) > 255:
         raise InvalidParams("message.contextId must be a string of at most 255 characters")
     return context

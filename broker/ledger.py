@@ -42,6 +42,10 @@ class LogEntry:
     output_ref: str | None
     closed_at: float | None
     call_episode: str | None
+    call_index: int | None
+    cost: int | None
+    budget_before: int | None
+    request_ref: str | None
 
 
 class Ledger:
@@ -98,11 +102,17 @@ class Ledger:
         result: int = await self._writer.submit(progress)
         return result
 
-    async def renew(self, owner: str, lease_until: float) -> None:
-        """Extend the lease on every call that `owner` has open."""
-        mine = (schema.calls.c.owner == owner) & schema.calls.c.state.is_(None)
-        statement = update(schema.calls).where(mine).values(lease_until=lease_until)
-        await self._database.write(lambda connection: connection.execute(statement))
+    async def renew(self, owner: str, task_ids: Iterable[str], lease_until: float) -> None:
+        """Extend the lease on those of these calls that `owner` has open."""
+        call, ids = schema.calls.c, list(task_ids)
+        mine = (call.owner == owner) & call.state.is_(None)
+
+        def work(connection: Connection) -> None:
+            for start in range(0, len(ids), _CHUNK):
+                which = mine & call.task_id.in_(ids[start : start + _CHUNK])
+                connection.execute(update(schema.calls).where(which).values(lease_until=lease_until))
+
+        await self._database.write(work)
 
     async def receipt(self, task_id: str) -> Receipt | None:
         """What came of a call, or None while nothing has."""
@@ -183,6 +193,12 @@ class Ledger:
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return {(effect, scope): int(total) for effect, scope, total in rows}
 
+    async def settled(self, episode: str) -> int:
+        """How many calls of an episode have an outcome."""
+        call = schema.calls.c
+        query = select(func.count()).where((call.episode == episode) & call.state.is_not(None))
+        return int(await self._database.read(lambda connection: connection.execute(query).scalar_one()))
+
     async def episodes(self) -> list[str]:
         """The names of all episodes."""
         query = select(schema.episodes.c.id).order_by(schema.episodes.c.id)
@@ -195,16 +211,26 @@ class Ledger:
         return None if row is None else World(row.revision, row.state_root, row.log_head)
 
     async def entries(
-        self, *, episode: str | None = None, after: int = 0, last: int | None = None, task_id: str | None = None
+        self,
+        *,
+        episode: str | None = None,
+        after: int | None = None,
+        before: int | None = None,
+        last: int | None = None,
+        task_id: str | None = None,
     ) -> list[LogEntry]:
-        """Log entries in the order they were written: those past index `after`, or only the `last` of them."""
+        """Log entries in the order they were written: those between two indexes, or only the `last` of them."""
         log, call = schema.entries.c, schema.calls.c
         query = select(
             log.episode, log.entry_index, log.hash, log.encoded, log.task_id,
             call.message_id, call.session, call.skill, call.fingerprint, call.effect, call.scope, call.state,
-            call.outcome, call.output_ref, call.closed_at, call.episode,
+            call.outcome, call.output_ref, call.closed_at, call.episode, call.entry_index, call.cost,
+            call.budget_before, call.request_ref,
         ).join(schema.calls, call.task_id == log.task_id, isouter=True)  # fmt: skip
-        query = query.where(log.entry_index > after)
+        if after is not None:
+            query = query.where(log.entry_index > after)
+        if before is not None:
+            query = query.where(log.entry_index < before)
         if episode is not None:
             query = query.where(log.episode == episode)
         if task_id is not None:

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import orjson
 
-from bus import DeadlineExceeded, IdempotencyConflict, InternalError, SandboxUnavailable, SkillNotFound
-from skills import Catalog, Context, Directory, Done, Failed, Outcome, PlanLawError, PlannedEffect, Skill, canonical
+from bus import BusError, DeadlineExceeded, IdempotencyConflict, InternalError, SandboxUnavailable, SkillNotFound
+from skills import Catalog, Context, Directory, Done, Failed, Outcome, PlannedEffect, Skill, canonical
 
 from . import outcomes, records
 from .events import Reports
@@ -18,7 +18,7 @@ from .grants import decide, sees
 from .ledger import Ledger
 from .operations import Busy, Claim, Closing, Denied, Fenced, Receipt, Reserved
 from .outcomes import Ran
-from .planned import Asked, Planned, plan_call, task_id, transition_of
+from .planned import Asked, Planned, plan_call, task_id, traced, transition_of
 from .records import Object
 from .runs import Canceled, Run, Wakes
 from .sessions import Session
@@ -111,7 +111,10 @@ class Pipeline:
         if may_run and task.deadline is not None:
             asked = replace(asked, deadline=min(until, task.deadline))
         log.warning("task %s: its worker is gone; ending it here", task.id)
-        self._start(replace(plan_call(asked, skill), recovering=True, may_run=may_run))
+        try:
+            self._start(replace(plan_call(asked, skill), recovering=True, may_run=may_run))
+        except BusError as error:
+            log.error("task %s can't be ended here: %s", task.id, error)
 
     async def look_for_cancels(self) -> None:
         """End the calls here whose task, or whose root task, has a tombstone in the ledger."""
@@ -125,7 +128,9 @@ class Pipeline:
         call = planned.call
         run = self._running.get(call.task_id)
         if run is None:
-            run = Run(call.task_id, call.session.episode, call.context_id, call.fingerprint, call.root_task)
+            run = Run(
+                call.task_id, call.session.id, call.session.episode, call.context_id, call.fingerprint, call.root_task
+            )
             self._running[call.task_id] = run
             run.start(asyncio.create_task(self._settle(planned, run), name=call.task_id))
             run.task.add_done_callback(self._ended)
@@ -146,6 +151,13 @@ class Pipeline:
         if skill is None or not sees(session.grants, skill.contract.access, int(self.clock())):
             raise SkillNotFound(metadata={"skill": skill_id[:128]})
         return skill
+
+    def shows(self, session: Session, task: Task) -> bool:
+        """Whether a session may look at a task of its episode: one of its own, or of a skill that it sees."""
+        skill = self.catalog.get(task.skill)
+        return task.session == session.id or (
+            skill is not None and sees(session.grants, skill.contract.access, int(self.clock()))
+        )
 
     def visible(self, session: Session) -> list[Skill]:
         """The skills that a session sees, in the order of their ids."""
@@ -263,35 +275,42 @@ class Pipeline:
             return outcomes.not_begun(effect, reserved.budget_before, now, reason, refund=True)
         remaining = min(contract.deadline, max(planned.deadline - now, 0.001))
         reports = Reports(self.ledger, planned.call, reserved.epoch, self.clock, self.wakes.wake)
+        limit: asyncio.Timeout | None = None
         context = Context(planned.invocation, planned.call.session.episode, now + remaining, worktree, reports)
         outcome: Outcome
-        begun = reserved.recovered
+        told, begun = "the handler failed", reserved.recovered
         try:
             if handler is None:
                 raise TypeError(f"{contract.id} has effects and no handler")
             with run.interruptible():
                 begun = True
-                async with asyncio.timeout(remaining):
+                async with asyncio.timeout(remaining) as limit:
                     outcome = await handler(effect, context)
             if isinstance(outcome, Done):
                 records.compose_output(outcome.output, planned.plan_object.ref, [_WORST_CASE])
+            elif not isinstance(outcome, Failed):
+                raise TypeError("a handler returns Done or Failed")
         except Canceled:
             if begun:
                 return outcomes.interrupted(effect, reserved)
             reason = "canceled before its effect began"
             return outcomes.not_begun(effect, reserved.budget_before, now, reason, refund=True)
-        except TimeoutError:
-            outcome = Failed(f"the handler did not end within {remaining:.1f} s", retryable=True)
         except (records.OutputTooLarge, canonical.NotCanonical) as error:
-            outcome = Failed(str(error))
-        except Exception:
-            log.exception("the handler of %s failed, call %s", contract.id, planned.invocation)
-            outcome = Failed("the handler failed")
+            told = str(error)
+            outcome = Failed(told)
+        except BaseException as error:
+            if run.task.cancelling() or isinstance(error, KeyboardInterrupt):
+                raise
+            if limit is not None and limit.expired():
+                told = f"the handler did not end within {remaining:.1f} s"
+                outcome = Failed(told, retryable=True)
+            else:
+                outcome = Failed(traced(error))
         finally:
             await reports.close()
         if isinstance(outcome, Failed):
             log.warning("call %s of %s failed: %s", planned.invocation, contract.id, outcome.reason)
-            return outcomes.failed(effect, reserved, outcome.reason, retryable=outcome.retryable)
+            return outcomes.failed(effect, reserved, told, retryable=outcome.retryable is True)
         return outcomes.done(effect, reserved, outcome.output)
 
     # commit
@@ -301,13 +320,15 @@ class Pipeline:
         state, outcome = outcomes.state_of(planned.plan, ran)
         try:
             output = planned.output(ran)
-        except (PlanLawError, ValueError, TypeError, KeyError) as error:
-            log.exception("the finish phase of %s failed, call %s", planned.skill.id, planned.invocation)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            log.error("the output of %s failed, call %s: %s", planned.skill.id, planned.invocation, traced(error))
             if ran is None:
                 raise InternalError from None
             if state != outcomes.CANCELED:
                 state, outcome = "failed", "failed"
-                ran = replace(ran, reason=f"the effect ended {ran.status}, and the finish phase failed: {error}")
+                ran = replace(ran, reason=f"the effect ended {ran.status}, and the finish phase failed")
             effect = planned.plan.effects[0]
             output = records.compose_output({}, planned.plan_object.ref, [(effect.id, ran.status, ran.record.ref)])
         transition = self._transitions.get(planned.skill.id) or transition_of(planned.skill.contract)
@@ -321,6 +342,7 @@ class Pipeline:
             output_ref=output.ref,
             plan_ref=planned.plan_object.ref,
             effects=[ran.record.ref] if ran else [],
+            ended=(state, outcome),
         )
         closing = Closing(
             call=planned.call,
@@ -359,7 +381,7 @@ class Pipeline:
             await asyncio.sleep(self._lease / 3)
             if self._running:
                 try:
-                    await self.ledger.renew(self._owner, self.clock() + self._lease)
+                    await self.ledger.renew(self._owner, list(self._running), self.clock() + self._lease)
                     await self.look_for_cancels()
                     await self._forget()
                 except Exception:

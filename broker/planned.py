@@ -2,10 +2,13 @@
 
 import hashlib
 import logging
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
+
+import orjson
 
 from bus import InternalError, InvalidParams
 from skills import (
@@ -54,7 +57,6 @@ class Planned:
 
     call: Call
     skill: Skill
-    arguments: Any
     plan: Plan
     input: Object
     plan_object: Object
@@ -80,8 +82,8 @@ class Planned:
         body: Mapping[str, Any] = ran.output or {}
         if plan.finish and self.skill.finish is not None:
             result = EffectResult(effect.id, effect.effect, ran.status, ran.record.ref, ran.output)
-            body = self.skill.finish(self.arguments, result)
-            admit_finish(dict(body))
+            body = dict(self.skill.finish(orjson.loads(self.input.payload), result))
+            admit_finish(body)
         return records.compose_output(body, self.plan_object.ref, effects)
 
 
@@ -98,15 +100,17 @@ def plan_call(asked: Asked, skill: Skill) -> Planned:
         raise InvalidParams(f"the arguments have no canonical form: {error}") from None
     if len(encoded) > MAX_INPUT:
         raise InvalidParams(f"the arguments are {len(encoded)} bytes; the limit is {MAX_INPUT}")
-    arguments = _sorted(asked.arguments)
     try:
-        plan = skill.plan(arguments)
+        # what is stored is what the phases see, each a copy of its own, so that they can be run again from the log
+        plan = skill.plan(orjson.loads(encoded))
         plan_bytes = admit_plan(plan.as_json(), skill.contract.effects)
     except PlanLawError as error:
         log.error("the plan of %s breaks a law: %s", skill.id, error)
         raise InternalError from None
-    except Exception:
-        log.exception("the plan of %s failed", skill.id)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        log.error("the plan of %s failed: %s", skill.id, traced(error))
         raise InternalError from None
     episode = asked.session.episode
     kept = Object(records.INPUT, encoded)
@@ -121,7 +125,7 @@ def plan_call(asked: Asked, skill: Skill) -> Planned:
         deadline=asked.deadline,
         root_task=asked.root_task,
     )
-    return Planned(call, skill, arguments, plan, kept, Object(records.PLAN, plan_bytes), asked.deadline)
+    return Planned(call, skill, plan, kept, Object(records.PLAN, plan_bytes), asked.deadline)
 
 
 @lru_cache(maxsize=1024)
@@ -134,10 +138,6 @@ def transition_of(contract: Contract) -> Object:
     return _transition(canonical.encode(contract.model_dump(mode="json")))
 
 
-def _sorted(value: Any) -> Any:
-    """The arguments as a plan sees them: keys in byte order, as they are stored, whatever order they came in."""
-    if isinstance(value, dict):
-        return {key: _sorted(value[key]) for key in sorted(value)}
-    if isinstance(value, list):
-        return [_sorted(item) for item in value]
-    return value
+def traced(error: BaseException) -> str:
+    """Where an error of a pack came from and what kind it is; not its text, which may hold what it was given."""
+    return f"{type(error).__name__}\n{''.join(traceback.format_tb(error.__traceback__))}".rstrip()

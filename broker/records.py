@@ -11,12 +11,14 @@ from skills.canonical import ref
 
 SEMANTICS_EPOCH = 1
 WRITTEN_BY = "coordinator:a2a"
-MAX_OUTPUT = 1 << 20
+MAX_OUTPUT = (1 << 20) - (1 << 16)
+"""Bytes of an output: what is left of a message of 1 MiB for the task around it is plenty."""
 
 INPUT = "world/invocation-input/v1"
 PLAN = "world/effect-plan/v1"
 OUTPUT = "world/invocation-output/v1"
-INVOCATION = "world/invocation-record/v2"
+INVOCATION = "world/invocation-record/v3"
+"""The record of version 2 and, last, how the call ended, so that the chain holds that as well."""
 REQUEST = "world/effect-request/v1"
 RECORD = "world/effect-record/v1"
 RESULT = "world/effect-result/v1"
@@ -158,25 +160,27 @@ def invocation_record(
     output_ref: str,
     plan_ref: str,
     effects: Sequence[str],
+    ended: tuple[str, str] | None = None,
 ) -> Object:
-    """The record that ties one call's objects together; `effects` are the refs of its effect records."""
-    return Object(
-        INVOCATION,
-        orjson.dumps(
-            {
-                "invocationId": invocation,
-                "episodeId": episode,
-                "skillId": skill,
-                "transitionFn": transition_fn,
-                "interpreter": interpreter,
-                "semanticsEpoch": SEMANTICS_EPOCH,
-                "input": input_ref,
-                "output": output_ref,
-                "plan": plan_ref,
-                "effects": list(effects),
-            }
-        ),
-    )
+    """The record that ties one call's objects together; `effects` are the refs of its effect records.
+
+    `ended` is the call's state and outcome; without it the record is one of version 2, which has none.
+    """
+    record: dict[str, Any] = {
+        "invocationId": invocation,
+        "episodeId": episode,
+        "skillId": skill,
+        "transitionFn": transition_fn,
+        "interpreter": interpreter,
+        "semanticsEpoch": SEMANTICS_EPOCH,
+        "input": input_ref,
+        "output": output_ref,
+        "plan": plan_ref,
+        "effects": list(effects),
+    }
+    if ended is None:
+        return Object("world/invocation-record/v2", orjson.dumps(record))
+    return Object(INVOCATION, orjson.dumps({**record, "state": ended[0], "outcome": ended[1]}))
 
 
 def compose_output(body: Mapping[str, Any], plan_ref: str, effects: Sequence[tuple[str, str, str]]) -> Object:

@@ -14,8 +14,11 @@ class Canceled(Exception):
 class Run:
     """One call that runs here. `opened` is set once its task is in the ledger, with an intent or with its outcome."""
 
-    def __init__(self, task_id: str, episode: str, context_id: str, fingerprint: str, root_task: str | None) -> None:
+    def __init__(
+        self, task_id: str, session: str, episode: str, context_id: str, fingerprint: str, root_task: str | None
+    ) -> None:
         self.task_id = task_id
+        self.session = session
         self.context_id = context_id
         self.episode = episode
         self.fingerprint = fingerprint

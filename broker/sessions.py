@@ -152,7 +152,7 @@ def verify(request: Request, session: Session | None, now: float) -> Session:
         isinstance(b, str) and hmac.compare_digest(b.encode(), w.encode()) for b, w in zip(bound, wanted, strict=True)
     ):
         raise Unauthenticated("the proof was made for another request")
-    if claims["exp"] - claims["iat"] > MAX_LIFETIME + 2 * LEEWAY + 1:
+    if int(claims["exp"]) - int(claims["iat"]) > MAX_LIFETIME + 2 * LEEWAY + 1:
         raise Unauthenticated("the proof of the session is valid for too long")
     if not session.is_alive(now):
         raise Unauthenticated("the session has expired or was revoked")

@@ -129,7 +129,8 @@ class Transaction:
         if row is None or not claim.recovering:
             self._check_alive(call.session, claim.now)
         if row is not None:
-            if not claim.abandoned and row["lease_until"] > claim.now:
+            # one of its own that it does not know of any more is as abandoned as that of a worker that is gone
+            if not claim.abandoned and row["owner"] != claim.owner and row["lease_until"] > claim.now:
                 return Busy(row["lease_until"])
             row |= {"owner": claim.owner, "lease_until": claim.lease_until, "epoch": row["epoch"] + 1}
             self._changed.append(row)
@@ -158,7 +159,7 @@ class Transaction:
         return Reserved(1, decision.budget_before, claim.request.ref)
 
     def _commit(self, closing: Closing) -> Receipt:
-        call = closing.call
+        call, metadata = closing.call, json.dumps(dict(closing.metadata))
         settled = self._settled(call)
         row = self._open_row(call)
         if settled is not None:
@@ -196,7 +197,7 @@ class Transaction:
             "outcome": closing.outcome,
             "entry_index": entry.index,
             "output_ref": closing.output.ref,
-            "metadata": json.dumps(dict(closing.metadata)),
+            "metadata": metadata,
             "closed_at": closing.now,
             "updated_at": closing.now,
         }

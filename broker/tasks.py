@@ -77,12 +77,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which tasks of an episode are asked for. `after` is the (`updated_at`, id) of the last one already seen."""
+    """Which tasks of an episode are asked for. `after` is the (`updated_at`, id) of the last one already seen.
+
+    With `session`, only its own tasks and those of `skills`.
+    """
 
     context_id: str | None = None
     state: str | None = None
     since: float | None = None
     after: tuple[float, str] | None = None
+    session: str | None = None
+    skills: tuple[str, ...] = ()
 
 
 class Tasks:
@@ -121,6 +126,8 @@ class Tasks:
             where &= _call.context_id == wanted.context_id
         if wanted.state is not None:
             where &= _call.state.is_(None) if wanted.state == OPEN else _call.state == wanted.state
+        if wanted.session is not None:
+            where &= or_(_call.session == wanted.session, _call.skill.in_(wanted.skills))
         if wanted.since is not None:
             where &= _touched >= wanted.since
         total = select(func.count()).select_from(schema.calls).where(where)

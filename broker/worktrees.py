@@ -1,18 +1,21 @@
-"""The worktrees of episodes: made from a repository or empty, opened by descriptor, locked while an effect runs."""
+"""The worktrees of episodes: made from a repository or empty, opened by descriptor, locked while an effect runs.
+
+The lock is on the folder itself: it is wherever the folder is, nobody can remove the one and keep the other, and it
+ends with the process that holds it.
+"""
 
 import asyncio
 import fcntl
 import os
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 from skills import Directory
 
 from .sessions import EPISODE
 
-LOCKS = ".locks"
 _POLL = (0.002, 0.005, 0.01, 0.02, 0.05)
 
 
@@ -21,7 +24,7 @@ class WorktreeError(Exception):
 
 
 class Worktrees:
-    """The folder that holds one worktree an episode, each named after it, and their locks beside them."""
+    """The folder that holds one worktree an episode, each named after it."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()
@@ -48,7 +51,7 @@ class Worktrees:
                 raise WorktreeError("a branch needs a repository: give --repo DIR")
             path.mkdir(mode=0o700)
             return path
-        async with self._turn(".git"), self._file_lock(".git"):
+        async with self._turn(".git"), _locked(self.root):
             await _git(repo, "worktree", "add", "-b", branch or f"skillbus/{episode}", "--", str(path))
         return path
 
@@ -60,17 +63,17 @@ class Worktrees:
         missing or is not a real folder of its own.
         """
         path = self.path(episode)
-        async with self._turn(episode), self._file_lock(episode):
+        async with self._turn(episode), AsyncExitStack() as stack:
             try:
                 if path.resolve(strict=True) != path or not path.is_dir():
                     raise WorktreeError(f"the worktree of {episode!r} is not a folder of its own")
-                directory = Directory.open(path)
+                held = await stack.enter_async_context(_locked(path))
+                directory = stack.enter_context(Directory.open(path))
+                if not os.path.samestat(os.fstat(held), path.lstat()):
+                    raise WorktreeError(f"the worktree of {episode!r} was replaced by another")
             except OSError:
                 raise WorktreeError(f"the episode {episode!r} has no worktree here") from None
-            try:
-                yield directory
-            finally:
-                directory.close()
+            yield directory
 
     @asynccontextmanager
     async def _turn(self, name: str) -> AsyncIterator[None]:
@@ -84,23 +87,23 @@ class Worktrees:
             if users > 1:
                 self._turns[name] = turn, users - 1
 
-    @asynccontextmanager
-    async def _file_lock(self, name: str) -> AsyncIterator[None]:
-        locks = self.root / LOCKS
-        locks.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(locks / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            attempt = 0
-            while True:
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    await asyncio.sleep(_POLL[min(attempt, len(_POLL) - 1)])
-                    attempt += 1
-            yield
-        finally:
-            os.close(descriptor)
+
+@asynccontextmanager
+async def _locked(folder: Path) -> AsyncIterator[int]:
+    """Hold the lock on a folder, against other processes. Raises OSError when it is no folder, or a link to one."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        attempt = 0
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_POLL[min(attempt, len(_POLL) - 1)])
+                attempt += 1
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 async def _git(repo: Path, *arguments: str) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from bus import Unavailable
+from bus import BusError, Unavailable
 
 from .database import Database
-from .operations import Operation
+from .operations import Fenced, Operation
 from .settlement import Transaction
 
 MAX_BATCH = 128
@@ -58,9 +58,9 @@ class Writer:
             batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
             await self._write(batch)
 
-    async def _write(self, batch: Sequence[_Waiting]) -> None:
+    async def _write(self, batch: Sequence[_Waiting], pauses: Sequence[float] = RETRY_AFTER) -> None:
         operations = [operation for operation, _ in batch]
-        for pause in (*RETRY_AFTER, None):
+        for pause in (*pauses, None):
             try:
                 results = await self._database.write(lambda connection: _apply(connection, operations))
                 break
@@ -71,7 +71,7 @@ class Writer:
                     continue
                 if len(batch) > 1:
                     for one in batch:
-                        await self._write([one])
+                        await self._write([one], ())
                     return
                 log.exception("the ledger did not take an operation")
                 results = [Unavailable("the ledger did not take the call", metadata={"retryAfterMs": "1000"})]
@@ -91,8 +91,8 @@ def _apply(connection: Connection, operations: Sequence[Operation]) -> list[Any]
     for operation in operations:
         try:
             results.append(transaction.run(operation))
-        except Exception as error:
-            results.append(error)
+        except (BusError, Fenced) as refusal:
+            results.append(refusal)  # decided before anything was changed; any other error spoils the whole
     transaction.flush()
     return results
 

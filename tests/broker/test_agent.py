@@ -15,7 +15,7 @@ from broker.sessions import mint
 from skills import canonical
 
 from .conftest import Effects
-from .house import House
+from .house import House, message
 
 
 async def test_a_call_becomes_a_completed_task(house: House) -> None:
@@ -180,3 +180,47 @@ async def test_a_call_over_the_bus(served: bus.MemoryBroker, house: House, effec
     async with await bus.connect(served) as stranger:
         with pytest.raises(bus.Unauthenticated):
             await stranger.send("house", message)
+
+
+async def test_a_stream_and_a_cancel_over_the_bus(house: House, other: House, effects: Effects) -> None:
+    broker = bus.MemoryBroker()
+    asked = {"message": message("once", {"do": "report"}, "m1")}
+    async with (
+        await bus.serve(broker, "house", house.agent, slots=1),
+        await bus.serve(broker, "house", other.agent, slots=1),
+        await bus.connect(broker, authorize=house.credential.authorize) as client,
+    ):
+        for each, name in ((house, "w1"), (other, "w2")):
+            await each.agent.join(broker, instance=name)
+        places = []
+        async for event in client.stream("house", "SendStreamingMessage", asked):
+            places.append(event.task_seq)
+            if event.task_seq == 3:
+                canceled = asyncio.create_task(client.request("house", "CancelTask", {"id": event.task_id}))
+        assert places == [0, 1, 2, 3, 4, 5]
+        assert event.final
+        assert event.body["statusUpdate"]["status"]["state"] == "TASK_STATE_CANCELED"
+        assert (await canceled)["status"] == event.body["statusUpdate"]["status"]
+        for each in (house, other):
+            await each.agent.leave()
+    assert len(effects.runs) == 1
+
+
+@pytest.mark.parametrize("operation", sorted(o for o in bus.OPERATIONS if "PushNotification" in o))
+async def test_push_notifications_are_not_offered(house: House, operation: str) -> None:
+    with pytest.raises(bus.PushNotificationNotSupported):
+        await house.ask(operation, {})
+
+
+async def test_every_other_operation_is_there(house: House) -> None:
+    for operation in bus.OPERATIONS - {"GetExtendedAgentCard"}:
+        with pytest.raises((bus.InvalidParams, bus.PushNotificationNotSupported)):
+            await house.ask(operation, {"pageSize": "none", "id": 7}, message_id=operation)
+
+
+async def test_a_running_task_takes_no_more_messages(house: House, effects: Effects) -> None:
+    stream = await house.stream("once", {"do": "wait"}).count(1)
+    with pytest.raises(bus.UnsupportedOperation, match="while it runs"):
+        await house.send("once", {}, message_id="m2", taskId=stream.answer.bodies[0]["task"]["id"])
+    effects.gate.set()
+    await stream.end()

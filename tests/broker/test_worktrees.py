@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.worktrees import LOCKS, WorktreeError, Worktrees
+from broker.worktrees import WorktreeError, Worktrees
 
 HOLDER = """
-import fcntl, signal, sys
-with open(sys.argv[1]) as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    print("held", flush=True)
-    signal.pause()
+import fcntl, os, signal, sys
+fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
+print("held", flush=True)
+signal.pause()
 """
 
 
@@ -125,9 +124,8 @@ async def test_another_process_is_waited_for_and_its_death_frees_the_lock(worktr
     await worktrees.create("ep1")
     async with worktrees.hold("ep1"):
         pass
-    lock = worktrees.root / LOCKS / "ep1.lock"
     holder = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", HOLDER, str(lock), stdout=asyncio.subprocess.PIPE
+        sys.executable, "-c", HOLDER, str(worktrees.path("ep1")), stdout=asyncio.subprocess.PIPE
     )
     assert holder.stdout is not None
     assert await holder.stdout.readline() == b"held\n"
