@@ -1,6 +1,8 @@
 import asyncio
+import os
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,9 +17,10 @@ from broker.provenance import Provenance
 from broker.sessions import mint
 from broker.worktrees import Worktrees
 from bus.control import INFO, STATS, ask
-from skills import Catalog
+from skills import Catalog, Context, Done, Outcome, PlannedEffect, Skill
+from skills.process import run_process
 
-from .conftest import Effects
+from .conftest import Effects, _contract, _plan
 from .house import House, Listener
 
 Ask = Callable[..., Asked]
@@ -313,3 +316,35 @@ async def test_workers_say_how_they_are(house: House, joined: bus.MemoryBroker) 
     assert "CancelTask" in answers[0].body["operations"]
     (stats,) = await ask(joined, STATS, agent="house", instance="w2", quiet=0.05)
     assert stats.body == {"running": 0, "calls": 0}
+
+
+async def test_the_programs_of_a_canceled_call_are_gone_when_it_is_answered(
+    ledger: Ledger, worktrees: Worktrees, other: House, ask: Ask, tmp_path: Path
+) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+
+    async def handler(effect: PlannedEffect, context: Context) -> Outcome:
+        script = 'sleep 600 & echo "$$ $!" > "$0"; wait'
+        finished = await run_process(["sh", "-c", script, str(fifo)], env={"PATH": os.defpath})
+        return Done({"status": finished.status})
+
+    catalog = Catalog()
+    assert catalog.add("test", [Skill(_contract("program"), _plan("Test.Run"), handler)])
+    pipeline = Pipeline(catalog, ledger, worktrees, owner="w1", version="0", lease=0.3)
+    run = pipeline.begin(ask("program"))
+    pids = [int(pid) for pid in (await asyncio.to_thread(fifo.read_text)).split()]
+    assert outcome(await cancel(other)) == "canceled"
+    for pid in pids:
+        state = await asyncio.to_thread(state_of, pid)
+        assert state in ("", "Z"), "a process of the call is left"
+    assert (await run.receipt()).state == "canceled"
+    await pipeline.close()
+
+
+def state_of(pid: int) -> str:
+    """The state that the kernel tells of a process; empty when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
