@@ -112,10 +112,7 @@ class Pipeline:
             asked = replace(asked, deadline=min(until, task.deadline))
         log.warning("task %s: its worker is gone; ending it here", task.id)
         try:
-            try:
             self._start(replace(plan_call(asked, skill), recovering=True, may_run=may_run))
-        except BusError as error:
-            log.error("task %s can't be ended here: %s", task.id, error)
         except BusError as error:
             log.error("task %s can't be ended here: %s", task.id, error)
 
