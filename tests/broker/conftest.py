@@ -19,6 +19,11 @@ from skills import Catalog, Context, Contract, Done, Effect, EffectResult, Faile
 from .house import House
 
 OBJECT: dict[str, Any] = {"type": "object"}
+SECRET = "what nobody but the host may read"
+
+
+class Poison(BaseException):
+    """What no handler should raise."""
 
 
 @dataclass
@@ -33,9 +38,23 @@ class Effects:
         self.runs.append(dict(effect.payload))
         match effect.payload.get("do"):
             case "fail":
-                return Failed("it did not work", retryable=True)
+                return Failed(f"it did not work: {SECRET}", retryable=True)
+            case "odd reason":
+                return Failed(b"bytes")  # type: ignore[arg-type]
+            case "exit":
+                raise SystemExit(3)
+            case "base":
+                raise Poison(SECRET)
+            case "none":
+                return None  # type: ignore[return-value]
+            case "dict":
+                return Done([1])  # type: ignore[arg-type]
+            case "cancel":
+                raise asyncio.CancelledError
+            case "time out":
+                raise TimeoutError(SECRET)
             case "raise":
-                raise RuntimeError("a secret detail")
+                raise RuntimeError(SECRET)
             case "wait":
                 self.started.set()
                 await self.gate.wait()
@@ -68,17 +87,29 @@ def _plan(effect: str) -> Callable[[Any], Plan]:
             return Plan.refuse("not like this")
         if "break" in arguments:
             return Plan.one("Other", {})
-        if "crash" in arguments:
-            raise RuntimeError("a plan must not raise")
+        match arguments.get("crash"):
+            case "exit":
+                raise SystemExit(3)
+            case "base":
+                raise Poison
+            case 1:
+                raise RuntimeError(SECRET)
+        if "mutate" in arguments:
+            arguments["mutate"] = "changed"
         return Plan.one(effect, arguments, scope="test", finish=bool(arguments.get("finish")))
 
     return plan
 
 
 def _finish(arguments: Any, result: EffectResult) -> dict[str, Any]:
-    if arguments["finish"] == "crash":
-        raise ValueError("a finish phase must not raise")
-    return {"status": result.status, "shape": "new"}
+    match arguments["finish"]:
+        case "crash":
+            raise ValueError("a finish phase must not raise")
+        case "index":
+            raise IndexError
+        case "exit":
+            raise SystemExit(3)
+    return {"status": result.status, "shape": "new", "saw": arguments}
 
 
 def _contract(name: str, **changes: Any) -> Contract:

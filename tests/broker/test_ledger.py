@@ -10,6 +10,7 @@ import pytest
 from broker.grants import Grant
 from broker.ledger import Ledger, LedgerError
 from broker.pipeline import Asked, Pipeline
+from broker.provenance import Provenance
 from broker.sessions import Credential, Session, mint
 from broker.worktrees import Worktrees
 from bus import Unavailable
@@ -141,8 +142,8 @@ async def test_leases_are_renewed_while_a_call_runs(
     renewed = asyncio.Event()
     renew = ledger.renew
 
-    async def seen(owner: str, lease_until: float) -> None:
-        await renew(owner, lease_until)
+    async def seen(owner: str, task_ids: list[str], lease_until: float) -> None:
+        await renew(owner, task_ids, lease_until)
         renewed.set()
 
     monkeypatch.setattr(ledger, "renew", seen)
@@ -163,3 +164,19 @@ async def test_leases_are_renewed_while_a_call_runs(
     effects.gate.set()
     assert (await joined).outcome == (await running).outcome == "succeeded"
     await asyncio.gather(first.close(), second.close())
+
+
+async def test_an_operation_that_breaks_leaves_nothing_half_written(
+    pipeline: Pipeline, ledger: Ledger, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(_metadata: object) -> str:
+        raise TypeError("not JSON")
+
+    await pipeline.call(ask("pure", 1, "m1"))
+    with monkeypatch.context() as broken:
+        broken.setattr("broker.settlement.json.dumps", breaks)
+        with pytest.raises(Unavailable):
+            await pipeline.call(ask("pure", 2, "m2"))
+    await pipeline.call(ask("pure", 3, "m3"))
+    verdict = await Provenance(ledger).verify("ep1")
+    assert (verdict.entries, verdict.faults) == (2, ())

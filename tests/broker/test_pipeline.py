@@ -23,10 +23,11 @@ from bus import (
     SandboxUnavailable,
     SkillNotFound,
     Unauthenticated,
+    Unavailable,
 )
 from skills import Catalog
 
-from .conftest import Effects
+from .conftest import SECRET, Effects
 
 Ask = Callable[..., Asked]
 SPENT = ("Test.Run", "test")
@@ -85,19 +86,29 @@ async def test_a_denial_runs_nothing_and_is_committed_with_its_label(
 @pytest.mark.parametrize(
     ("do", "reason"),
     [
-        ("fail", "it did not work"),
+        ("fail", "the handler failed"),
         ("raise", "the handler failed"),
-        ("large", "the limit is 1048576"),
+        ("odd reason", "the handler failed"),
+        ("exit", "the handler failed"),
+        ("base", "the handler failed"),
+        ("none", "the handler failed"),
+        ("dict", "the handler failed"),
+        ("cancel", "the handler failed"),
+        ("time out", "the handler failed"),
+        ("large", "the limit is 983040"),
         ("odd", "surrogate"),
     ],
 )
 async def test_a_failed_handler_is_debited_and_says_no_more_than_it_may(
-    pipeline: Pipeline, ledger: Ledger, ask: Ask, do: str, reason: str
+    pipeline: Pipeline, ledger: Ledger, ask: Ask, do: str, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     receipt = await pipeline.call(ask("once", {"do": do}))
     assert (receipt.state, receipt.outcome) == ("failed", "failed")
     assert reason in receipt.metadata["reason"]
-    assert "secret" not in json.dumps(receipt.metadata)
+    assert SECRET not in json.dumps(receipt.metadata) + str(receipt.output)
+    assert (SECRET in caplog.text) == (do == "fail")  # what a handler says of a failure is for the host
+    assert await ledger.open_calls("ep1") == 0
+    assert (await pipeline.call(ask("once", {"do": do}))).output == receipt.output
     assert await ledger.spent("ep1") == {SPENT: 1}
     assert (await Provenance(ledger).verify("ep1")).faults == ()
 
@@ -114,17 +125,27 @@ async def test_the_finish_phase_reshapes_the_output(pipeline: Pipeline, ask: Ask
     assert output(receipt)["status"] == "ok"
 
 
+@pytest.mark.parametrize("how", ["crash", "index", "exit"])
 async def test_a_finish_phase_that_fails_does_not_hide_that_the_effect_ran(
-    pipeline: Pipeline, ledger: Ledger, ask: Ask
+    pipeline: Pipeline, ledger: Ledger, ask: Ask, how: str
 ) -> None:
-    receipt = await pipeline.call(ask("once", {"finish": "crash"}))
+    receipt = await pipeline.call(ask("once", {"finish": how}))
     assert (receipt.state, receipt.outcome) == ("failed", "failed")
     assert [e["status"] for e in output(receipt)["world"]["effects"]] == ["ok"]
     assert "finish phase failed" in receipt.metadata["reason"]
     assert (await Provenance(ledger).verify("ep1")).faults == ()
 
 
-@pytest.mark.parametrize("arguments", [{"break": 1}, {"crash": 1}])
+async def test_the_phases_see_what_is_stored_each_for_itself(pipeline: Pipeline, ledger: Ledger, ask: Ask) -> None:
+    receipt = await pipeline.call(ask("once", {"finish": "yes", "mutate": 1, "b": 1.0, "a": 1e22}))
+    (entry,) = await ledger.entries(episode="ep1")
+    record = json.loads((await ledger.objects([json.loads(entry.encoded)["transitionRef"]])).popitem()[1].payload)
+    stored = (await ledger.objects([record["input"]]))[record["input"]].payload
+    assert stored == b'{"a":10000000000000000000000,"b":1,"finish":"yes","mutate":1}'
+    assert output(receipt)["saw"] == json.loads(stored)
+
+
+@pytest.mark.parametrize("arguments", [{"break": 1}, {"crash": 1}, {"crash": "exit"}, {"crash": "base"}])
 async def test_a_broken_plan_changes_nothing(pipeline: Pipeline, ledger: Ledger, ask: Ask, arguments: Any) -> None:
     with pytest.raises(InternalError):
         await pipeline.call(ask("once", arguments))
@@ -274,6 +295,22 @@ async def test_a_repeatable_effect_runs_again_without_a_second_debit(
     assert len(effects.runs) == 2
     assert await ledger.spent("ep1") == {SPENT: 1}
     assert (await Provenance(ledger).verify("ep1")).faults == ()
+
+
+async def test_an_intent_that_this_worker_forgot_is_settled_at_once(
+    pipeline: Pipeline, ledger: Ledger, ask: Ask, effects: Effects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as broken:
+
+        async def fails(_closing: object) -> Receipt:
+            raise Unavailable
+
+        broken.setattr(ledger, "commit", fails)
+        with pytest.raises(Unavailable):
+            await pipeline.call(ask("once"))
+    assert await ledger.open_calls("ep1") == 1
+    assert (await asyncio.wait_for(pipeline.call(ask("once")), 5)).outcome == "indeterminate"
+    assert len(effects.runs) == 1
 
 
 async def test_a_living_worker_is_waited_for(

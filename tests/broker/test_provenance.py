@@ -17,6 +17,11 @@ from broker.sessions import mint
 from broker.settlement import Receipt
 
 Ask = Callable[..., Asked]
+FORGED_CALL = """
+INSERT INTO calls SELECT 'x', episode, 'forged', context_id, session, skill, fingerprint, effect, scope, cost,
+budget_before, request_ref, owner, epoch, lease_until, opened_at, state, outcome, entry_index, output_ref, metadata,
+closed_at, input_ref, deadline, root_task, events, updated_at FROM calls WHERE entry_index = 1
+"""
 LINKS = ["world", "entry", "record", "input", "plan", "effect", "output"]
 
 
@@ -85,7 +90,21 @@ def _cells(path: Path) -> list[tuple[str, str, int, Any]]:
         "objects": ("ref", "semantic_id", "payload"),
         "entries": ("episode", "entry_index", "hash", "encoded", "task_id"),
         "episodes": ("revision", "state_root", "log_head"),
-        "calls": ("episode", "message_id", "skill", "fingerprint", "state", "outcome", "output_ref", "effect", "scope"),
+        "calls": (
+            "episode",
+            "message_id",
+            "skill",
+            "fingerprint",
+            "state",
+            "outcome",
+            "output_ref",
+            "effect",
+            "scope",
+            "entry_index",
+            "cost",
+            "budget_before",
+            "request_ref",
+        ),
         "spend": ("effect", "scope", "spent"),
     }
     with closing(sqlite3.connect(path)) as connection:
@@ -165,12 +184,23 @@ async def test_any_flipped_bit_is_found(
         "DELETE FROM spend",
         "UPDATE entries SET entry_index = entry_index + 10",
         "UPDATE episodes SET revision = 4",
+        "UPDATE calls SET state = 'failed', outcome = 'failed' WHERE entry_index = 1",
+        "UPDATE calls SET state = 'rejected', outcome = 'refused' WHERE entry_index = 5",
+        "UPDATE calls SET cost = 0; UPDATE spend SET spent = 0",
+        "INSERT INTO entries SELECT episode, -1, hash, encoded, 'x' FROM entries WHERE entry_index = 1",
+        FORGED_CALL,
+        "UPDATE calls SET skill = CAST(x'80ff' AS TEXT) WHERE entry_index = 1",
+        "UPDATE calls SET skill = x'6f6e6365' WHERE entry_index = 1",
+        "UPDATE calls SET scope = NULL WHERE entry_index = 1",
+        "UPDATE calls SET effect = x'00' WHERE entry_index = 1",
+        "UPDATE entries SET entry_index = 'zzz' WHERE entry_index = 5",
+        "UPDATE spend SET spent = x'00'",
     ],
 )
 async def test_cuts_are_found(ledger: Ledger, ledger_path: Path, receipts: list[Receipt], damage: str) -> None:
     with closing(sqlite3.connect(ledger_path, isolation_level=None)) as connection:
         connection.execute("PRAGMA foreign_keys=OFF")
-        connection.execute(damage)
+        connection.executescript(damage)
     assert (await Provenance(ledger).verify("ep1")).faults
 
 
