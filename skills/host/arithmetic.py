@@ -66,6 +66,8 @@ def evaluate(expression: str) -> str:
 
 
 def _parsed(expression: str) -> ast.expr:
+    if len(expression) > MAX_LENGTH:
+        raise Unevaluable(f"the expression is longer than {MAX_LENGTH} characters")
     tokens = nesting = deepest = 0
     glued = "\\" in expression.replace("\\\n", "")
     for match in _TOKEN.finditer(expression):
@@ -76,8 +78,6 @@ def _parsed(expression: str) -> ast.expr:
         nesting += (word in "([{") - (word in ")]}")
         deepest = max(deepest, nesting)
         glued = glued or _GLUED.match(word) is not None
-    if len(expression) > MAX_LENGTH:
-        raise Unevaluable(f"the expression is longer than {MAX_LENGTH} characters")
     if deepest > MAX_NESTING:
         raise Unevaluable("too many nested parentheses (<unknown>, line 1)")
     if glued:

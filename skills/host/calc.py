@@ -52,7 +52,7 @@ def plan(arguments: Any) -> Plan:
     if not isinstance(arguments, Mapping):
         return Plan(result={"text": "error: arguments must be a JSON object"}, refused=True)
     try:
-        expression = text(arguments.get("expr") or arguments.get("query") or "").strip()
+        expression = text(arguments.get("expr") or arguments.get("query") or "", at_most=MAX_LENGTH).strip()
     except ValueError as error:
         return Plan.answer({"text": legible(f"error: {error}")})
     return Plan.answer({"text": legible(_answer(expression))})

@@ -16,6 +16,7 @@ from .paths import hidden, normalised
 from .settings import FileSettings
 from .text import text
 
+MAX_PATH = 16_384  # characters; the file system takes a quarter of it
 OFFLINE = (
     "filesystem tools are offline — unset MKLANG_FS_BACKEND (workspace defaults to the current directory) "
     "or set MKLANG_FS_ROOT=/abs/path"
@@ -66,7 +67,7 @@ class FileTool:
             return self.refusal("", "arguments must be a JSON object")
         given = ""
         try:
-            given = text(arguments.get("path")).strip()
+            given = _path(arguments)
             return Plan.one(self.effect, {"path": given, **check(arguments, given)}, finish=True)
         except Refused as refused:
             return self.refusal(given, str(refused))
@@ -92,7 +93,7 @@ class FileTool:
         """The handler's own envelope, or the one that tells why there is none."""
         if result.status == "ok" and result.output is not None:
             return result.output
-        given = text(arguments.get("path")).strip() if isinstance(arguments, Mapping) else ""
+        given = _path(arguments) if isinstance(arguments, Mapping) else ""
         return self.failure(given, f"the {result.effect} effect ended {result.status}")
 
     async def run(
@@ -147,6 +148,14 @@ class FileTool:
         if error.filename == parent:
             return f"write failed: {FileExistsError(errno.EEXIST, 'File exists', parent)}"
         return f"write failed: {NotADirectoryError(errno.ENOTDIR, 'Not a directory', parent)}"
+
+
+def _path(arguments: Mapping[str, Any]) -> str:
+    """The path as asked for. Raises ValueError for one that is longer than any that leads somewhere has to be."""
+    given = text(arguments.get("path"), at_most=MAX_PATH)
+    if len(given) > MAX_PATH:
+        raise ValueError(f"the path is longer than {MAX_PATH} characters")
+    return given.strip()
 
 
 def no_such(verb: str, given: str) -> str:

@@ -15,6 +15,7 @@ from .settings import FileSettings
 from .text import text
 
 MAX_BYTES = 262_144
+MAX_VALUE = 65_536  # characters of content that is no string, which is made into text while others wait
 MODE = 0o600
 SUFFIXES = (".csv", ".html", ".json", ".jsonl", ".log", ".md", ".toml", ".tsv", ".txt", ".xml", ".yaml", ".yml")
 DISABLED = "filesystem writes are disabled — pass --allow-write or set MKLANG_FS_WRITE=1"
@@ -72,7 +73,7 @@ def write_file(settings: FileSettings) -> Skill:
         if not settings.write.value:
             raise Refused(DISABLED)
         _check_suffix(tool.check_path(given))
-        content = text(arguments["content"])
+        content = text(arguments["content"], at_most=MAX_VALUE)
         _check_size(content, given)
         return {"op": "write", "content": content, "overwrite": _agreed(arguments.get("overwrite"))}
 
@@ -116,7 +117,7 @@ def _check_size(content: str, given: str) -> None:
 
 
 def _agreed(given: Any) -> bool:
-    return given is True or (given is not None and text(given).strip().lower() in _ON)
+    return str(given).strip().lower() in _ON if isinstance(given, (str, int)) else False
 
 
 def _exists(at: Workplace) -> str:

@@ -1,3 +1,5 @@
+import time
+import tracemalloc
 from decimal import Decimal
 from typing import Any
 
@@ -66,6 +68,36 @@ def test_a_value_without_end_is_an_error() -> None:
 )
 def test_any_argument_has_an_answer(value: Any) -> None:
     answer({"expr": value})
+
+
+LONG = "the expression is longer than 5000 characters"
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("1" * 1_048_000, LONG),
+        ("." * 1_048_000, LONG),
+        ("1" + " " * 1_048_000 + "1", LONG),
+        ([[1] * 10] * 20_000, "error: the value takes more than 5000 characters"),
+        ({"x": "y" * 1_048_000}, "error: the value takes more than 5000 characters"),
+    ],
+    ids=["digits", "points", "spaces", "lists", "text"],
+)
+def test_what_is_too_long_is_not_looked_at(value: Any, says: str) -> None:
+    best = float("inf")
+    for _ in range(5):
+        began = time.process_time()
+        found = answer({"expr": value})
+        best = min(best, time.process_time() - began)
+    assert says in found
+    assert best < 0.02
+    tracemalloc.start()
+    try:
+        CALC.plan({"expr": value})
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_its_contract() -> None:

@@ -180,6 +180,13 @@ def test_the_pack_takes_its_tier_from_the_operator() -> None:
         (WRITE, {"path": f"{'n' * 251}.txt", "content": "x"}, None),
         (WRITE, {"path": "c.json", "content": {"a": Decimal("1.5")}}, None),
         (WRITE, {"path": "n.txt", "content": "x", "overwrite": [1]}, None),
+        (WRITE, {"path": "n.txt", "content": "x", "overwrite": [[1] * 10] * 20_000}, None),
+        (WRITE, {"path": "n.txt", "content": [[1] * 10] * 20_000}, "write failed: the value takes more than 65536 "),
+        (WRITE, {"path": [[1] * 10] * 20_000, "content": ""}, "write failed: the value takes more than 16384 "),
+        (LIST, {"path": [[1] * 10] * 20_000}, "list failed: the value takes more than 16384 characters"),
+        (LIST, {"path": "a/" * 500_000}, "list failed: the path is longer than 16384 characters"),
+        (READ, {"path": "./" * 8_000 + "f.txt"}, None),
+        (READ, {"path": "f.txt", "max_bytes": [[1] * 10] * 20_000}, "max_bytes must be an integer"),
         (WRITE, {"path": "deep.txt", "content": "\0" * 200_000}, "write failed: the content takes more than "),
     ],
 )  # fmt: skip
