@@ -3,6 +3,8 @@
 import errno
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
@@ -45,6 +47,7 @@ class Directory:
         return self._descriptor < 0
 
     def close(self) -> None:
+        """Let a file that is being put in its place get there; once this returns, nothing is put anywhere any more."""
         with self._lock:
             descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
@@ -79,10 +82,16 @@ class Directory:
 
     def _enter(self) -> int:
         """A new descriptor of this directory, for the caller to close."""
+        with self._while_open():
+            return os.dup(self._descriptor)
+
+    @contextmanager
+    def _while_open(self) -> Iterator[None]:
+        """Keep the directory from being closed meanwhile. Raises Closed if it is."""
         with self._lock:
             if self._descriptor < 0:
                 raise Closed("the directory is closed")
-            return os.dup(self._descriptor)
+            yield
 
 
 class _Walk:
@@ -207,5 +216,5 @@ class _Walk:
             missing=missing,
             folder=folder,
             protection=self._directory.protection,
-            alive=lambda: not self._directory.closed,
+            while_open=self._directory._while_open,
         )

@@ -5,13 +5,12 @@ import os
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from io import FileIO
 from types import TracebackType
 from typing import Literal, NoReturn
 
-from .errors import Closed
 from .protection import Protection
 
 Kind = Literal["file", "directory", "other"]
@@ -64,7 +63,7 @@ class Location:
         missing: tuple[str, ...] = (),
         folder: bool = False,
         protection: Protection,
-        alive: Callable[[], bool],
+        while_open: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self.requested = requested
         self.path = "/".join([*names, *missing])
@@ -75,7 +74,7 @@ class Location:
         self._name = missing[-1] if missing else names[-1] if names else ""
         self._folder = folder  # asked for with a trailing slash, so only a directory will do
         self._protection = protection
-        self._alive = alive
+        self._while_open = while_open
         self._here, self._target = here, target
         if not missing:
             status = os.fstat(here if target is None else target)
@@ -126,6 +125,7 @@ class Location:
         `mode` None keeps the mode of the file that is replaced, which must be writable, and gives a new one 0644.
         `parents` makes missing directories. Without `replace` a file that stands here, even since a moment, is a
         FileExistsError. Survives the end of this process, not a power cut: nothing is flushed to the disk.
+        Once the directory is closed nothing is put here any more; what was at work ends with Closed.
         Raises Protected for what must stay read-only, asked for by name or reached through a link.
         """
         self._protection.check(self.requested)
@@ -159,7 +159,7 @@ class Location:
     def _make_parents(self) -> None:
         *parents, _ = self._missing
         for name in parents:
-            with suppress(FileExistsError):
+            with suppress(FileExistsError), self._while_open():
                 os.mkdir(name, dir_fd=self._here)
             entered = os.open(name, _ENTER, dir_fd=self._here)
             os.close(self._here)
@@ -169,7 +169,8 @@ class Location:
     def _temporary(self, data: bytes, mode: int) -> str:
         """A new file beside the target, with its name independent of the target's, which may be of full length."""
         name = f".{secrets.token_hex(8)}.tmp"
-        descriptor = os.open(name, _CREATE, 0o600, dir_fd=self._here)
+        with self._while_open():
+            descriptor = os.open(name, _CREATE, 0o600, dir_fd=self._here)
         try:
             rest = memoryview(data)
             while rest:
@@ -184,19 +185,23 @@ class Location:
         return name
 
     def _put(self, temporary: str, *, replace: bool) -> None:
-        if not self._alive():
-            raise Closed("the directory is closed")
-        if not replace:
-            try:
-                os.link(temporary, self._name, src_dir_fd=self._here, dst_dir_fd=self._here, follow_symlinks=False)
-            except OSError as error:
-                if error.errno not in _NO_LINKS:
-                    raise
-                # A file system without hard links: the check at the start is all there is.
-            else:
-                os.unlink(temporary, dir_fd=self._here)
-                return
-        os.rename(temporary, self._name, src_dir_fd=self._here, dst_dir_fd=self._here)
+        with self._while_open():  # to the end, so that nothing lands once the directory is closed
+            if replace or not self._link(temporary):
+                os.rename(temporary, self._name, src_dir_fd=self._here, dst_dir_fd=self._here)
+
+    def _link(self, temporary: str) -> bool:
+        """Give the file its name unless that is taken; False where there are no hard links.
+
+        There the check at the start is all there is.
+        """
+        try:
+            os.link(temporary, self._name, src_dir_fd=self._here, dst_dir_fd=self._here, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return False
+        os.unlink(temporary, dir_fd=self._here)
+        return True
 
     def _needs_file(self) -> None:
         if self.kind == "directory":

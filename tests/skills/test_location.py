@@ -1,7 +1,10 @@
 import os
 import stat
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
@@ -214,6 +217,37 @@ def test_the_name_asked_for_counts_as_well(directory: Directory, tmp_path: Path)
     (tmp_path / ".ailang").symlink_to("folder")
     with pytest.raises(Protected):
         put(directory, ".ailang/x.ail")
+
+
+@pytest.mark.parametrize("step", ["rename", "link", "mkdir"])
+def test_closing_waits_for_what_is_landing_and_nothing_lands_after(
+    directory: Directory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    begun, go = Event(), Event()
+    real = getattr(os, step)
+
+    def slow(*arguments: Any, **options: Any) -> None:
+        begun.set()
+        assert go.wait(10)
+        real(*arguments, **options)
+
+    monkeypatch.setattr(os, step, slow)
+    path = "new/deep/a.txt" if step == "mkdir" else "a.txt"
+    with ThreadPoolExecutor(2) as threads:
+        writing = threads.submit(put, directory, path, parents=True, replace=step == "rename")
+        assert begun.wait(10)
+        closing = threads.submit(directory.close)
+        assert not wait([closing], timeout=0.1).done, "it is closed, and the file still to land"
+        go.set()
+        closing.result(10)
+        landed = sorted(path.name for path in tmp_path.rglob("*"))
+        if step == "mkdir":
+            with pytest.raises(Closed):
+                writing.result(10)
+        else:
+            writing.result(10)
+            assert (tmp_path / "a.txt").read_bytes() == b"new"
+    assert sorted(path.name for path in tmp_path.rglob("*") if not path.name.endswith(".tmp")) == landed
 
 
 def test_a_closed_location_closes_once(directory: Directory) -> None:
