@@ -40,7 +40,7 @@ KEEPALIVE = 10.0
 
 _LAST_GRACE = 5.0
 _REPLY_PAUSE = 0.2
-_REPLY_TRIES = 5
+_REPLY_TRIES = 2
 
 
 @dataclass(slots=True)
@@ -321,7 +321,10 @@ class Server:
                 _log.warning("agent %s: a call was cancelled from within", self._agent_name)
                 return None
             raise
-        except Exception:
+        except BaseException as error:
+            # Whatever it is, it is this call's alone: a worker that it ended would meet the same message again.
+            if isinstance(error, KeyboardInterrupt):
+                raise
             _log.exception("agent %s: an agent's call failed", self._agent_name)
             return None
         if not reply.sent:
@@ -349,12 +352,12 @@ class Server:
                     message.reject(requeue=True)
                     return False
             except Rejected:
+                # The caller's own queue takes no more. Whoever makes such a queue must not hold a worker up with it.
                 tries += 1
                 if tries == _REPLY_TRIES:
-                    self._stats.requeued += 1
-                    message.reject(requeue=True)
-                    return False
-                await asyncio.sleep(_REPLY_PAUSE * tries)
+                    self._stats.unheard += 1
+                    return True
+                await asyncio.sleep(_REPLY_PAUSE)
             except BusError as error:
                 _log.error("agent %s: dead-lettered a message whose reply cannot be sent: %s", self._agent_name, error)
                 self._stats.dead_lettered += 1

@@ -83,11 +83,13 @@ async def test_an_answer_that_was_taken_is_not_given_back() -> None:
         assert broker.depth("a2a.q.lingering") == 0
 
 
-async def test_a_reply_that_the_broker_refuses_again_and_again_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("refusals", "unheard"), [(1, 0), (7, 1)])
+async def test_a_callers_queue_that_takes_no_more_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, refusals: int, unheard: int
+) -> None:
     monkeypatch.setattr("bus.server._REPLY_PAUSE", 0.001)
     broker = MemoryBroker()
     async with await bus.serve(broker, "echo", echo) as server, await bus.connect(broker) as client:
-        refusals = 7
 
         def publish(message: Outgoing) -> "asyncio.Future[None]":
             nonlocal refusals
@@ -100,10 +102,15 @@ async def test_a_reply_that_the_broker_refuses_again_and_again_is_given_back(mon
 
         real = server._replies.publish
         monkeypatch.setattr(server._replies, "publish", publish)
-        assert await soon(client.send("echo", HELLO))
+        call = asyncio.ensure_future(client.send("echo", HELLO, timeout=30))
         await until(lambda: server.stats().answered == 1)
-        assert server.stats().requeued == 1
-        assert server.stats().redelivered == 1
+        assert server.stats().unheard == unheard
+        assert (server.stats().requeued, server.stats().redelivered) == (0, 0)
+        refusals = 0
+        assert await soon(client.send("echo", HELLO))
+        assert (await soon(asyncio.wait({call}, timeout=0.1)))[0] or unheard
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
 
 
 async def test_a_reply_that_cannot_be_written_ends_in_the_dead_letters(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,7 +181,7 @@ async def test_a_client_may_come_before_every_server(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [RuntimeError("hush"), ValueError(), asyncio.CancelledError(), bus.ConnectionLost("x")]
+    "error", [RuntimeError("hush"), ValueError(), asyncio.CancelledError(), SystemExit(3), bus.ConnectionLost("x")]
 )
 async def test_an_agent_that_fails_tells_no_details(stage: Stage, error: BaseException) -> None:
     server = await stage.serve("failing", agent_raising(error))
