@@ -140,10 +140,10 @@ class SkillAgent:
         wanted = parameters.configuration(request.payload)
         history = parameters.history_length(wanted)
         at_once = parameters.flag(wanted, "returnImmediately")
-        run = await self._begin(request, session)
-        task = await self._taken(run) if at_once else None
+        asked = await self._asked(request, session)
+        task = await self._taken(self._pipeline.begin(asked)) if at_once else None
         if task is None:
-            receipt = await run.receipt()
+            receipt = await self._pipeline.call(asked)
             if not history:
                 await reply.send(orjson.dumps({"task": answers.finished(receipt)}))
                 return
@@ -153,26 +153,24 @@ class SkillAgent:
 
     async def _stream_message(self, request: Request, session: Session, reply: Reply) -> None:
         after = parameters.after(request)
-        run = await self._begin(request, session)
+        run = self._pipeline.begin(await self._asked(request, session))
         await self._streams.send(run, after, reply)
 
-    async def _begin(self, request: Request, session: Session) -> Run:
+    async def _asked(self, request: Request, session: Session) -> Asked:
         message = member(request.payload, "message", dict)
         if message.get("messageId") != request.message_id:
             raise InvalidParams("message.messageId is not the message id of the request")
         context = _context(request, session)
         if message.get("taskId", "") != "":
             await self._refuse_continuation(message["taskId"], session)
-        return self._pipeline.begin(
-            Asked(
-                session,
-                parameters.skill_id(request.payload, message),
-                parameters.arguments(message),
-                request.message_id,
-                context,
-                request.deadline if request.deadline is not None else time.time() + DEFAULT_DEADLINE,
-                parameters.root_task(request),
-            )
+        return Asked(
+            session,
+            parameters.skill_id(request.payload, message),
+            parameters.arguments(message),
+            request.message_id,
+            context,
+            request.deadline if request.deadline is not None else time.time() + DEFAULT_DEADLINE,
+            parameters.root_task(request),
         )
 
     async def _taken(self, run: Run) -> Task | None:

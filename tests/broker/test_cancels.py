@@ -150,7 +150,7 @@ async def test_a_revoked_session_cancels_nothing(house: House, ledger: Ledger, e
 async def test_without_the_control_exchange_the_lease_brings_the_cancel(
     catalog: Catalog, ledger: Ledger, worktrees: Worktrees, other: House, ask: Ask, effects: Effects
 ) -> None:
-    pipeline = Pipeline(catalog, ledger, worktrees, owner="w1", version="0", lease=0.3)
+    pipeline = Pipeline(catalog, ledger, worktrees, owner="w1", version="0", lease=1.2)
     run = pipeline.begin(ask("once", {"do": "wait"}))
     await effects.started.wait()
     assert outcome(await cancel(other)) == "canceled"
@@ -331,7 +331,7 @@ async def test_the_programs_of_a_canceled_call_are_gone_when_it_is_answered(
 
     catalog = Catalog()
     assert catalog.add("test", [Skill(_contract("program"), _plan("Test.Run"), handler)])
-    pipeline = Pipeline(catalog, ledger, worktrees, owner="w1", version="0", lease=0.3)
+    pipeline = Pipeline(catalog, ledger, worktrees, owner="w1", version="0", lease=1.2)
     run = pipeline.begin(ask("program"))
     pids = [int(pid) for pid in (await asyncio.to_thread(fifo.read_text)).split()]
     assert outcome(await cancel(other)) == "canceled"
