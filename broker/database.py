@@ -1,15 +1,14 @@
-"""The database under the ledger: one way to run a piece of synchronous SQL on SQLite or PostgreSQL."""
+"""The database under the ledger: functions of a connection, each run in a transaction of its own."""
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Table, create_engine, event, inspect
 from sqlalchemy.engine import URL, Connection, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, OperationalError
-from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.schema import CreateColumn
 
 from . import schema
@@ -23,41 +22,12 @@ class LedgerError(Exception):
     """The ledger can't be opened or used as it is; the message says what to do."""
 
 
-class Database(Protocol):
-    """Runs functions of a connection, each in a transaction of its own that ends with the function."""
+class Database:
+    """A SQLite file, and functions of a connection run on it, each in a transaction of its own.
 
-    async def read(self, work: Callable[[Connection], T]) -> T:
-        """Run `work`, which only reads, on one consistent view."""
-
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        """Run `work` and commit what it wrote, durably; nothing of it if it raises."""
-
-    async def close(self) -> None:
-        """Close every connection."""
-
-
-async def open_database(url: str) -> Database:
-    """Open `url`, the path of a SQLite file or `postgresql://…`, and make the tables that are missing.
-
-    A ledger of an older schema is brought to this one. Raises LedgerError when it can't be opened, or when a newer
-    Skillbus wrote it.
+    Its driver is called in threads of our own, one hop for a whole transaction: an asynchronous
+    driver makes one for every statement, which costs more than the statements do.
     """
-    parsed = _parsed(url)
-    database: Database = _Sqlite(parsed) if parsed.get_backend_name() == "sqlite" else _Postgres(parsed)
-    try:
-        await database.write(_create_tables)
-    except (OperationalError, DatabaseError, OSError) as error:
-        await database.close()
-        raise LedgerError(f"the ledger {parsed.render_as_string()} can't be opened: {_cause(error)}") from None
-    except BaseException:
-        await database.close()
-        raise
-    return database
-
-
-class _Sqlite:
-    """A SQLite file. Its driver is called in threads of our own, one hop for a whole transaction: an asynchronous
-    driver makes one for every statement, which costs more than the statements do."""
 
     def __init__(self, url: URL) -> None:
         self._engine = create_engine(
@@ -70,9 +40,11 @@ class _Sqlite:
         self._writing: Connection | None = None
 
     async def read(self, work: Callable[[Connection], T]) -> T:
+        """Run `work`, which only reads, on one consistent view."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
+        """Run `work` and commit what it wrote, durably; nothing of it if it raises."""
         return await asyncio.get_running_loop().run_in_executor(self._writer, self._write, work)
 
     def _read(self, work: Callable[[Connection], T]) -> T:
@@ -100,27 +72,30 @@ class _Sqlite:
             self._writing = None
 
     async def close(self) -> None:
+        """Close every connection."""
         await asyncio.to_thread(self._writer.shutdown)
         await asyncio.to_thread(self._readers.shutdown)
         self._stop_writing()
         self._engine.dispose()
 
 
-class _Postgres:
-    def __init__(self, url: URL) -> None:
-        self._engine = create_async_engine(url.set(drivername="postgresql+asyncpg"), pool_pre_ping=True)
+async def open_database(url: str) -> Database:
+    """Open the SQLite file at `url`, a path or `sqlite:///PATH`, and make the tables that are missing.
 
-    async def read(self, work: Callable[[Connection], T]) -> T:
-        async with self._engine.connect() as connection:
-            await connection.execution_options(isolation_level="REPEATABLE READ")
-            return await connection.run_sync(work)
-
-    async def write(self, work: Callable[[Connection], T]) -> T:
-        async with self._engine.begin() as connection:
-            return await connection.run_sync(work)
-
-    async def close(self) -> None:
-        await self._engine.dispose()
+    A ledger of an older schema is brought to this one. Raises LedgerError when it can't be opened, or when a newer
+    Skillbus wrote it.
+    """
+    parsed = _parsed(url)
+    database = Database(parsed)
+    try:
+        await database.write(_create_tables)
+    except (OperationalError, DatabaseError, OSError) as error:
+        await database.close()
+        raise LedgerError(f"the ledger {parsed.render_as_string()} can't be opened: {_cause(error)}") from None
+    except BaseException:
+        await database.close()
+        raise
+    return database
 
 
 def _parsed(url: str) -> URL:
@@ -131,8 +106,8 @@ def _parsed(url: str) -> URL:
     except ArgumentError:
         raise LedgerError("the ledger must be the path of a SQLite file or a database URL") from None
     kind = parsed.get_backend_name()
-    if kind not in ("sqlite", "postgresql"):
-        raise LedgerError(f"a ledger can't be kept in {kind!r}: use a SQLite file or PostgreSQL")
+    if kind != "sqlite":
+        raise LedgerError(f"a ledger can't be kept in {kind!r}: use a SQLite file")
     return parsed.set(drivername=kind)
 
 

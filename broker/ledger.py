@@ -62,7 +62,7 @@ class Ledger:
 
     @classmethod
     async def open(cls, url: str) -> "Ledger":
-        """Open the ledger at `url`: the path of a SQLite file, or `postgresql://…`. Raises LedgerError."""
+        """Open the ledger at `url`: the path of a SQLite file. Raises LedgerError."""
         return cls(await open_database(url))
 
     async def close(self) -> None:
@@ -250,7 +250,7 @@ class Ledger:
 def _add_session(connection: Connection, session: Session) -> None:
     world = genesis(session.episode)
     start = {"id": session.episode, "revision": 0, "state_root": world.state_root, "log_head": world.log_head}
-    connection.execute(insert_missing(connection.dialect.name, schema.episodes), [start])
+    connection.execute(insert_missing(schema.episodes), [start])
     connection.execute(
         schema.sessions.insert().values(
             id=session.id,

@@ -58,7 +58,7 @@ episodes = Table(
     Column("state_root", String(71), nullable=False),
     Column("log_head", String(71), nullable=False),
 )
-"""Where each episode's chain stands. A transaction locks this row before it touches anything of the episode."""
+"""Where each episode's chain stands."""
 
 spend = Table(
     "spend",

@@ -1,7 +1,7 @@
 """What happens inside one transaction: intents are reserved, outcomes committed, chains extended.
 
 A transaction locks the episodes it touches, reads what its operations need, decides each of them in the order
-they came, and writes everything at the end. It runs the same on SQLite and on PostgreSQL.
+they came, and writes everything at the end.
 """
 
 import json
@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from sqlalchemy import Table, bindparam, select
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection
 
 from bus import IdempotencyConflict, Unauthenticated, Unavailable
@@ -25,7 +25,6 @@ from .sessions import Session
 __all__ = ["Receipt", "Transaction", "insert_missing", "receipt_of"]
 
 
-_DIALECTS: Mapping[str, Any] = {"sqlite": sqlite, "postgresql": postgresql}
 _CHANGED = (
     "owner", "lease_until", "epoch", "cost", "events", "updated_at",
     "state", "outcome", "entry_index", "output_ref", "metadata", "closed_at",
@@ -39,7 +38,6 @@ _SESSIONS = (
     .join(schema.episodes, schema.episodes.c.id == schema.sessions.c.episode)
     .where(schema.sessions.c.id.in_(bindparam("ids", expanding=True)))
     .order_by(schema.episodes.c.id)
-    .with_for_update(of=schema.episodes)
 )
 _CALLS = select(schema.calls).where(schema.calls.c.task_id.in_(bindparam("ids", expanding=True)))
 _PAYLOADS = select(schema.objects.c.ref, schema.objects.c.payload).where(
@@ -58,6 +56,10 @@ _MOVE_WORLD = (
 )
 _INSERT_CALL = schema.calls.insert()
 _INSERT_ENTRY = schema.entries.insert()
+_SPEND = insert(schema.spend)
+_SET_SPEND = _SPEND.on_conflict_do_update(
+    index_elements=["episode", "effect", "scope"], set_={"spent": _SPEND.excluded.spent}
+)
 _INSERT_EVENT = schema.task_events.insert()
 _FORGET_EVENTS = schema.task_events.delete().where(
     (schema.task_events.c.task_id == bindparam("key")) & (schema.task_events.c.seq <= bindparam("last"))
@@ -65,17 +67,9 @@ _FORGET_EVENTS = schema.task_events.delete().where(
 
 
 @cache
-def insert_missing(dialect: str, table: Table) -> Any:
+def insert_missing(table: Table) -> Any:
     """An INSERT that leaves rows alone whose key is there already."""
-    return _DIALECTS[dialect].insert(table).on_conflict_do_nothing()
-
-
-@cache
-def _set_spend(dialect: str) -> Any:
-    statement = _DIALECTS[dialect].insert(schema.spend)
-    return statement.on_conflict_do_update(
-        index_elements=["episode", "effect", "scope"], set_={"spent": statement.excluded.spent}
-    )
+    return insert(table).on_conflict_do_nothing()
 
 
 def receipt_of(row: Mapping[str, Any], output: bytes) -> Receipt:
@@ -270,7 +264,7 @@ class Transaction:
     # reading
 
     def _lock_episodes(self, sessions: set[str]) -> None:
-        """Lock the episodes of these sessions, always in the same order, and learn where they stand."""
+        """Learn where the episodes of these sessions stand; the transaction keeps them so."""
         for row in self._connection.execute(_SESSIONS, {"ids": list(sessions)}):
             session, revoked_at, episode, *world = row
             self._revoked[session] = revoked_at
@@ -291,9 +285,8 @@ class Transaction:
 
     def flush(self) -> None:
         """Write everything that the operations decided."""
-        dialect = self._connection.dialect.name
         self._write(
-            insert_missing(dialect, schema.objects),
+            insert_missing(schema.objects),
             [{"ref": name, "semantic_id": o.semantic_id, "payload": o.payload} for name, o in self._objects.items()],
         )
         self._write(_INSERT_CALL, list(self._opened.values()))
@@ -307,7 +300,7 @@ class Transaction:
         newest = {event["task_id"]: event["seq"] for event in self._events if event["seq"] > KEPT_EVENTS}
         self._write(_FORGET_EVENTS, [{"key": key, "last": seq - KEPT_EVENTS} for key, seq in newest.items()])
         self._write(
-            _set_spend(dialect),
+            _SET_SPEND,
             [
                 {"episode": episode, "effect": effect, "scope": scope, "spent": self._spent[episode, effect, scope]}
                 for episode, effect, scope in sorted(self._debited)

@@ -157,7 +157,7 @@ class Tasks:
                 found += connection.execute(children).scalars()
             if found:
                 rows = [{"task_id": each, "episode": episode, "at": now, "seen": not unseen} for each in found]
-                connection.execute(insert_missing(connection.dialect.name, schema.cancels), rows)
+                connection.execute(insert_missing(schema.cancels), rows)
             if found and not unseen:
                 mine = (_cancel.task_id == task_id) & (_cancel.episode == episode)
                 connection.execute(schema.cancels.update().where(mine).values(seen=True))

@@ -116,7 +116,8 @@ async def remove(target: Target, agent_name: str, *, prefix: str = "a2a") -> Non
     """
     connection = await driver_for(target).connect(f"{APP_ID} remove {agent_name}")
     try:
-        await connection.delete(*topology.agent(Names(prefix), check_agent(agent_name)))
+        names = Names(prefix)
+        await connection.delete(*topology.agent(names, check_agent(agent_name)), topology.parked(names))
     finally:
         await connection.close()
 

@@ -161,8 +161,6 @@ def _credential(environ: Mapping[str, str]) -> list[Finding]:
 
 
 def _ledger(settings: Settings) -> list[Finding]:
-    if "://" in settings.ledger:
-        return [_postgres(settings)]
     path = Path(settings.ledger)
     if not path.exists() or not path.stat().st_size:
         return [
@@ -241,27 +239,10 @@ def _heads(database: sqlite3.Connection) -> tuple[int, list[str]]:
     return count, faults
 
 
-def _postgres(settings: Settings) -> Finding:
-    from broker.database import LedgerError, open_database
-
-    async def look() -> int:
-        database = await open_database(settings.ledger)
-        try:
-            return await database.write(lambda connection: len(connection.execute(schema.facts.select()).all()))
-        finally:
-            await database.close()
-
-    try:
-        asyncio.run(look())
-    except (LedgerError, ImportError) as error:
-        return failed("ledger", str(error), "check the URL of --ledger, the server, and the user's rights")
-    return well("ledger", f"{settings.ledger_name}, schema {schema.VERSION}, opened to write")
-
-
 def _file_system(path: Path) -> list[Finding]:
     kind = _kind_of(path)
     if kind and _REMOTE.fullmatch(kind):
-        fix = "keep the SQLite file on a local disk, or use PostgreSQL where workers stand on several hosts"
+        fix = "keep the SQLite file on a local disk"
         return [failed("ledger", f"{path} is on {kind}, where SQLite's write-ahead log is not safe", fix)]
     if kind and _DOUBTFUL.fullmatch(kind):
         fix = "share it with no other machine; better keep it on a local disk"

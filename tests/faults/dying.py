@@ -9,15 +9,15 @@ from pathlib import Path
 import bus
 from broker.agent import SkillAgent
 from broker.ledger import Ledger
-from broker.pipeline import Asked, Pipeline
-from broker.settlement import Receipt
+from broker.operations import Closing, Receipt
+from broker.pipeline import Pipeline
 from broker.worktrees import Worktrees
 from skills import Catalog, PackContext
 
 
-class DiesBeforeReply(Pipeline):
-    async def call(self, asked: Asked) -> Receipt:
-        await super().call(asked)
+class DiesAfterCommit(Ledger):
+    async def commit(self, closing: Closing) -> Receipt:
+        await super().commit(closing)
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("unreachable")
 
@@ -25,8 +25,8 @@ class DiesBeforeReply(Pipeline):
 async def main(url: str, agent_name: str, ledger_path: str, workspaces: str, pack: str) -> None:
     catalog = Catalog.load(PackContext(), installed=False, named=[pack])
     assert not catalog.problems, catalog.problems
-    async with await Ledger.open(ledger_path) as ledger:
-        pipeline = DiesBeforeReply(catalog, ledger, Worktrees(Path(workspaces)), owner="dying", version="0")
+    async with await DiesAfterCommit.open(ledger_path) as ledger:
+        pipeline = Pipeline(catalog, ledger, Worktrees(Path(workspaces)), owner="dying", version="0")
         async with await bus.serve(url, agent_name, SkillAgent(agent_name, pipeline, ledger, version="0")):
             print("ready", flush=True)
             await asyncio.Event().wait()
