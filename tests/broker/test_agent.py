@@ -76,6 +76,17 @@ async def test_a_task_can_be_read_by_its_episode_alone(house: House, ledger: Led
             await house.ask("GetTask", {"id": wanted}, credential=credential)
 
 
+async def test_a_session_finds_no_task_of_a_skill_that_it_does_not_see(house: House, ledger: Ledger) -> None:
+    task = (await house.send("once", {}))["task"]
+    narrow, session = mint("ep1", [Grant("Other", "test", 1, 2**40)], ttl=60)
+    await ledger.add_session(session)
+    for operation in ("GetTask", "CancelTask", "SubscribeToTask"):
+        with pytest.raises(bus.TaskNotFound):
+            await house.ask(operation, {"id": task["id"]}, credential=narrow)
+    assert (await house.ask("ListTasks", {}, credential=narrow))["tasks"] == []
+    assert [each["id"] for each in (await house.ask("ListTasks", {}))["tasks"]] == [task["id"]]
+
+
 async def test_the_card_shows_what_the_session_sees(house: House) -> None:
     card = await house.ask("GetExtendedAgentCard", {})
     assert [skill["id"] for skill in card["skills"]] == ["again", "once", "placed", "pure", "quick"]
