@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-from bus import topology, wire
+from bus import control, topology, wire
 from bus.driver import Connection, Consumer, Driver, Incoming, Outgoing
 from bus.errors import (
     BusError,
@@ -117,7 +117,9 @@ async def remove(target: Target, agent_name: str, *, prefix: str = "a2a") -> Non
     connection = await driver_for(target).connect(f"{APP_ID} remove {agent_name}")
     try:
         names = Names(prefix)
-        await connection.delete(*topology.agent(names, check_agent(agent_name)), topology.parked(names))
+        await connection.delete(
+            *topology.agent(names, check_agent(agent_name)), topology.parked(names), control.exchange(names)
+        )
     finally:
         await connection.close()
 

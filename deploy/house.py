@@ -2,7 +2,7 @@
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Self
 
 import bus
@@ -60,9 +60,14 @@ class House:
             patience=patience,
         )
 
+    async def listen(self, target: bus.Target, *, stats: Callable[[], Mapping[str, object]]) -> None:
+        """Learn of cancels at once and answer who asks for this worker. Raises Refused, ConnectionLost."""
+        await self.agent.join(target, instance=self.instance, prefix=self.settings.prefix, stats=stats)
+
     async def close(self, grace: float = 0.0) -> None:
         """Let what runs end within `grace` seconds, then close the ledger."""
         try:
+            await self.agent.leave()
             await self.pipeline.close(grace)
         finally:
             await self.ledger.close()

@@ -5,6 +5,7 @@ import logging
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 import bus
@@ -37,7 +38,7 @@ class Worker:
         self._house: House | None = None
         self._server: bus.Server | None = None
         self._dead_letters: DeadLetterReader | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._beside: list[asyncio.Task[None]] = []
 
     async def run(self, on_ready: Callable[[House], None]) -> bool:
         """Serve until a signal; whether everything ended in order. Raises what keeps it from starting.
@@ -73,16 +74,29 @@ class Worker:
         house = await House.open(self._settings)
         try:
             self._server = await house.serve(self._target)
+            self._beside = [asyncio.create_task(self._listen(house))]
             if self._settings.dead_letters:
-                self._starting = asyncio.create_task(self._read_dead_letters())
+                self._beside.append(asyncio.create_task(self._read_dead_letters()))
         except BaseException:
             await house.close()
             raise
         self._house = house
         return house
 
+    # Calls are served without what follows, so it neither keeps the worker from starting nor ends it.
+
+    async def _listen(self, house: House) -> None:
+        server = self._server
+
+        def stats() -> dict[str, object]:
+            return asdict(server.stats()) if server is not None else {}
+
+        try:
+            await house.listen(self._target, stats=stats)
+        except bus.BusError as error:
+            log.error("cancels reach this worker late: it can't listen (`skillbus doctor` says more): %s", error)
+
     async def _read_dead_letters(self) -> None:
-        # Calls are served without it, so it neither keeps the worker from starting nor ends it.
         forever = bus.Patience(connect=None)
         try:
             self._dead_letters = await read_dead_letters(self._target, prefix=self._settings.prefix, patience=forever)
@@ -95,9 +109,10 @@ class Worker:
         until = loop.time() + self._settings.grace_seconds
         if self._server is not None:
             await self._server.stop(self._settings.grace_seconds)
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.wait({self._starting})
+        for task in self._beside:
+            task.cancel()
+        if self._beside:
+            await asyncio.wait(self._beside)
         if self._dead_letters is not None:
             await self._dead_letters.stop()
         in_time = not running or loop.time() < until
