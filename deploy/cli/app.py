@@ -2,8 +2,10 @@
 
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -14,7 +16,7 @@ from .call import call
 from .config import config
 from .demo import demo
 from .doctor import doctor
-from .failure import Code, Failure
+from .failure import Code, Failure, failure_of
 from .skills import skills
 from .why import why
 from .worker import worker
@@ -75,11 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not sys.warnoptions:
         # A connection that could not be made leaves an object behind whose end warns of itself.
         warnings.filterwarnings("ignore", category=RuntimeWarning, module="aio_pika")
+    _open_streams()
     code = run(sys.argv[1:] if arguments is None else arguments)
     try:
         sys.stdout.flush()
     except BrokenPipeError:
         code = _nobody_reads()
+    except OSError as error:
+        if code == Code.OK:
+            _say_failure(str(screen.unwritable(error)))
+            code = Code.ERROR
+        _drop_output()
     sys.exit(int(code))
 
 
@@ -99,6 +107,8 @@ def run(arguments: Sequence[str]) -> int:
         return _nobody_reads()
     except (KeyboardInterrupt, typer.Abort):
         return Code.INTERRUPTED
+    except Exception as error:
+        return _unexpected(error)
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):
             return _nobody_reads()
@@ -117,11 +127,46 @@ def _usage(error: TyperException) -> int:
     return Code.ERROR
 
 
+def _unexpected(error: Exception) -> int:
+    """One line for what nobody planned for. Its message may hold anything, a secret too, so its kind has to do."""
+    failure = failure_of(error)
+    if failure is not None:
+        _say_failure(str(failure))
+        return failure.code
+    if os.environ.get("SKILLBUS_LOG_LEVEL", "").lower() == "debug":
+        from deploy.logs import mask
+
+        for line in mask("".join(traceback.format_exception(error))).splitlines():
+            screen.note(screen.legible(line))
+    kind = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
+    _say_failure(f"internal: {kind}. SKILLBUS_LOG_LEVEL=debug shows where; please report it")
+    return Code.ERROR
+
+
 def _say_failure(text: str) -> None:
-    screen.note(f"{screen.style('error:', 'red')} {screen.legible(text)}")
+    with suppress(BrokenPipeError):  # the exit code says it too
+        screen.note(f"{screen.style('error:', 'red')} {screen.legible(text)}")
 
 
 def _nobody_reads() -> int:
+    _drop_output()
+    return Code.INTERRUPTED
+
+
+def _drop_output() -> None:
     # What is still in the buffer must not be tried again at exit.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return Code.INTERRUPTED
+
+
+def _open_streams() -> None:
+    """Open the standard streams that are closed: no file may get their numbers, and what is said there is said in vain.
+
+    What is written to a closed standard output fails, so that nobody takes a lost result for a success.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
+            if opened != number:
+                os.dup2(opened, number)
+                os.close(opened)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115

@@ -1,6 +1,5 @@
 """`skillbus call`: one call of one skill."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -102,7 +101,7 @@ def call(
         envelope = Envelope.of(response)
         encoded = envelope.encoded
         if json_out:
-            sys.stdout.buffer.write(encoded + b"\n")
+            screen.say_bytes(encoded + b"\n")
         elif not quiet:
             for line in envelope.lines(cut=screen.is_watched()):
                 screen.say(line)

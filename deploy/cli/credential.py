@@ -44,16 +44,22 @@ def find_credential(file: str | None, environ: Mapping[str, str] = os.environ) -
 def _read(path: Path, source: str) -> "Credential":
     # The value itself is never repeated: it may be a credential with a slip in it.
     try:
-        with path.expanduser().open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            content = file.read(MAX_FILE + 1)
+        # Opening a FIFO would wait for who writes into it, and a device may do anything.
+        descriptor = os.open(path.expanduser(), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            mode = os.fstat(descriptor).st_mode
+            if not stat.S_ISREG(mode):
+                raise ValueError("Is a directory" if stat.S_ISDIR(mode) else "Not a regular file")
+            content = os.read(descriptor, MAX_FILE + 1)
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError, RuntimeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise Failure(f"{source}: the credential can't be read, it must be a file's path: {reason}") from None
     if len(content) > MAX_FILE:
         raise Failure(f"{source}: the file is over {MAX_FILE} bytes, which is no credential")
     if mode & 0o077:
-        screen.warn(f"{path} can be read by others (mode {mode:04o}): chmod 600 {path}")
+        screen.warn(f"{path} can be read by others (mode {stat.S_IMODE(mode):04o}): chmod 600 {path}")
     return _credential(content.decode("ascii", errors="replace").strip(), source)
 
 

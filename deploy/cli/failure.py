@@ -38,6 +38,8 @@ def failure_of(error: Exception) -> Failure | None:
         return None
     if isinstance(error, OSError):
         return Failure(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+    if isinstance(error, UnicodeEncodeError):
+        return Failure("what was given holds bytes that are no UTF-8 text: check the options and arguments")
     return _ledger_failure(error)
 
 

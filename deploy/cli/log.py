@@ -24,7 +24,7 @@ OVERLAP = 256
 @app.command("tail")
 def tail(
     episode: Annotated[str | None, typer.Option("--episode", "-e", help="Only this episode's entries.")] = None,
-    count: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the newest entries.")] = 20,
+    count: Annotated[int, typer.Option("--lines", "-n", min=0, max=10**9, help="How many of the newest entries.")] = 20,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new entries until Ctrl-C.")] = False,
     interval: Annotated[str, typer.Option("--interval", help="How often to look for new ones.")] = "1s",
     as_json: Json = False,

@@ -10,6 +10,8 @@ from typing import Any
 
 import typer
 
+from .failure import Failure
+
 # C0 and C1 controls but tab and newline, and what turns the direction of writing: the text that a tool read may not
 # command the terminal of who looks at it, nor show it in another order.
 _CONTROLS = {c: f"\\x{c:02x}" for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\t\n"} | {
@@ -24,13 +26,23 @@ def legible(text: str, *, lines: bool = False) -> str:
 
 
 def say(text: str = "") -> None:
-    """One line of the result."""
-    typer.echo(text, color=_color())
+    """One line of the result. Raises Failure where it can't be written."""
+    _echo(text, color=_color())
 
 
 def note(text: str) -> None:
     """One line for whoever is looking."""
-    typer.echo(text, err=True, color=_color())
+    try:
+        typer.echo(text, err=True, color=_color())
+    except BrokenPipeError:
+        raise
+    except OSError:
+        pass  # there is nowhere to tell it, and it was not the result
+
+
+def unwritable(error: OSError) -> Failure:
+    """What to tell of a result that could not be written."""
+    return Failure(f"the standard output can't be written: {error.strerror}")
 
 
 def warn(text: str) -> None:
@@ -53,7 +65,15 @@ def mark(good: bool) -> str:
 
 def say_json(value: Any, *, line: bool = False) -> None:
     """A JSON value, on one line or for reading."""
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=None if line else 2), color=False)
+    _echo(json.dumps(value, ensure_ascii=False, indent=None if line else 2), color=False)
+
+
+def say_bytes(data: bytes) -> None:
+    """Exactly these bytes of the result. Raises Failure where they can't be written."""
+    with _writing():
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
 
 
 def say_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -88,6 +108,21 @@ def check_reader() -> None:
     poll.register(sys.stdout, 0)
     if any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0)):
         raise BrokenPipeError
+
+
+def _echo(text: str, *, color: bool | None) -> None:
+    with _writing():
+        typer.echo(text, color=color)
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise unwritable(error) from error
 
 
 def _line(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Sessions: who may call what, how often, until when.")
 
 DEFAULT_BUDGET = 50
+MAX_BUDGET = 10**18 - 1
 SHORT_ID = 12
 
 _PREFIX = re.compile(r"[0-9a-f]{8,64}")
@@ -43,7 +44,8 @@ def new(
         str | None, typer.Option("--preset", help="A named set of grants: workspace or se-tools.")
     ] = None,
     budget: Annotated[
-        int | None, typer.Option("--budget", min=0, help="The budget of each grant of the preset; else 50.")
+        int | None,
+        typer.Option("--budget", min=0, max=MAX_BUDGET, help="The budget of each grant of the preset; else 50."),
     ] = None,
     ttl: Annotated[str, typer.Option("--ttl", help="How long the session lives: 1h, 90m, 3600 (seconds).")] = "1h",
     repo: Annotated[Path | None, typer.Option("--repo", help="Make the worktree from this git repository.")] = None,
@@ -160,8 +162,10 @@ async def _new(
         try:
             if out is None:
                 screen.say(credential.reveal())
-        except OSError:
+        except (OSError, Failure) as error:
             await ledger.revoke(now=int(time.time()), session_id=session.id)
+            if isinstance(error, Failure):
+                raise Failure(f"the session was revoked, for its credential was not told: {error}") from None
             raise
     until = _moment(session.expires_at)
     screen.note(f"session for episode {episode}: {len(grants)} grant(s), expires {until} (in {write_duration(ttl)})")

@@ -1,6 +1,7 @@
 """`skillbus why`: from a result back to its cause, every link checked."""
 
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +13,14 @@ from .options import ConfigFile, Json, LedgerPath, StateDir, existing_ledger, se
 from .work import perform
 
 if TYPE_CHECKING:
-    from broker.provenance import Walk
+    from broker.links import Walk
     from deploy.settings import Settings
+
+MAX_DIGITS = 18
+"""Of an entry's number; a ledger counts no further."""
+
+# An entry by its number; 32 digits alone are a task's id, and 64 behind sha256: the name of an object.
+_ENTRY = re.compile(r"(?!sha256:[0-9a-f]{64}$)(?!\d{32}$)(?:[^:]*:)?(\d+)")
 
 
 def why(
@@ -47,6 +54,9 @@ def why(
 async def _why(settings: "Settings", target: str, episode: str | None, *, as_json: bool) -> None:
     from broker.provenance import Provenance
 
+    index = _ENTRY.fullmatch(target)
+    if index is not None and len(index[1]) > MAX_DIGITS:
+        raise Failure(f"no episode has an entry whose number has {len(index[1])} digits")
     async with existing_ledger(settings) as ledger:
         walk = await Provenance(ledger).why(target, episode=episode)
     broken = [link.name for link in walk.links if link.fault is not None]
@@ -85,12 +95,13 @@ def _handle(result: bytes) -> str:
     """What names the call whose result this is: `skillbus call` with --raw or with --json-out."""
     try:
         value = json.loads(result)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Failure("the standard input is no JSON: pipe `skillbus call … --raw` or `… --json-out` into it") from None
     task = value.get("task", value) if isinstance(value, dict) else None
     if isinstance(task, dict) and isinstance(task.get("artifacts"), list):
         for artifact in task["artifacts"]:
-            named = artifact.get("metadata", {}).get("invocation") if isinstance(artifact, dict) else None
+            metadata = artifact.get("metadata") if isinstance(artifact, dict) else None
+            named = metadata.get("invocation") if isinstance(metadata, dict) else None
             if isinstance(named, str):
                 return named
     if isinstance(value, dict) and isinstance(value.get("world"), dict):

@@ -1,4 +1,6 @@
 import re
+import shlex
+import subprocess
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -6,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from deploy.cli.app import app
-from tests.deploy.conftest import Ended, Home
+from tests.deploy.conftest import COMMAND, Ended, Home
 
 Skillbus = Callable[..., Ended]
 VERBS = [
@@ -93,12 +95,118 @@ def test_no_colour_where_there_is_no_terminal(home: Home, session: Path) -> None
         assert "\x1b" not in ended.out + ended.err
 
 
-def test_a_programmers_error_keeps_its_trace(
+SECRET = "S3CRET"
+
+
+def test_what_nobody_planned_for_is_one_line_without_a_secret(
     skillbus: Skillbus, session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def wrong(*_: object, **__: object) -> None:
-        raise ZeroDivisionError
+        raise ValueError(f"invalid literal: amqp://u:{SECRET}@h/")
 
     monkeypatch.setattr("bus.Client.send", wrong)
-    with pytest.raises(ZeroDivisionError):
-        skillbus("call", "calc")
+    for level in ("info", "debug"):
+        monkeypatch.setenv("SKILLBUS_LOG_LEVEL", level)
+        ended = skillbus("call", "calc")
+        assert (ended.code, ended.out) == (1, "")
+        *trace, line = ended.err.splitlines()
+        assert line == "error: internal: ValueError. SKILLBUS_LOG_LEVEL=debug shows where; please report it"
+        assert SECRET not in ended.err
+        assert bool(trace) == (level == "debug")
+        assert not trace or trace[0] == "Traceback (most recent call last):"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"amqp://u:{SECRET}/x@h/",
+        f"amqp://u:{SECRET}@h:port/",
+        f"amqp://u:{SECRET}@h:99999/",
+        f"amqp://u:{SECRET}@[::1",
+        f"amqp://h/?heartbeat={SECRET}",
+    ],
+)
+def test_a_bad_url_is_one_line_that_does_not_repeat_it(skillbus: Skillbus, session: Path, url: str) -> None:
+    for verb in (["worker"], ["call", "calc"], ["skills"], ["demo"], ["dead", "list"], ["doctor"]):
+        ended = skillbus(*verb, "--amqp-url", url)
+        assert ended.code in (1, 2)
+        assert "--amqp-url: " in ended.out + ended.err
+        assert SECRET not in ended.out + ended.err
+        assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["skills", "log tail", "--help", "call calc -a expr=1 --json-out", "session list --json"],
+)
+@pytest.mark.parametrize("to", [">&-", ">/dev/full"])
+def test_an_output_that_cannot_be_written_is_one_line(home: Home, session: Path, verb: str, to: str) -> None:
+    if verb == "log tail":
+        home.run("call", "calc", "--arg", "expr=1")
+    ended = shell(home, f"{verb} {to}")
+    assert ended.code == 1
+    (line,) = ended.err.splitlines()[-1:]
+    assert line.startswith("error: ")
+    assert "Bad file descriptor" in line or "No space left on device" in line
+    assert "Traceback" not in ended.err
+    assert "internal" not in ended.err
+
+
+@pytest.mark.parametrize("closed", ["2>/dev/full", "<&- 2>&-"])
+def test_another_stream_that_is_closed_changes_nothing(home: Home, session: Path, closed: str) -> None:
+    ended = shell(home, f"call calc -a expr=6*7 {closed}")
+    assert ended.code == 0
+    assert "42" in ended.out
+
+
+def test_an_input_that_is_closed_is_empty(home: Home, session: Path) -> None:
+    for verb in ("why -", "call calc --json -"):
+        ended = shell(home, f"{verb} <&-")
+        assert ended.code == 1
+        assert len(ended.err.splitlines()) == 1
+        assert "internal" not in ended.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["log", "tail", "-n", "9" * 20],
+        ["log", "tail", "-n", "9" * 5_000],
+        ["log", "tail", "--episode", "\udcff"],
+        ["log", "verify", "\udcff"],
+        ["call", "calc", "--arg", "expr=\udcff"],
+        ["call", "\udcff"],
+        ["call", "calc", "--message-id", "\udcff"],
+        ["call", "calc", "--context", "\udcff"],
+        ["call", "calc", "--json", "[" * 100_000],
+        ["call", "calc", "--json", '{"expr": ' + "9" * 5_000 + "}"],
+        ["call", "calc", "--json", '{"expr": 1e99999}'],
+        ["call", "calc", "--timeout", "9" * 5_000],
+        ["skills", "\udcff"],
+        ["session", "new", "\udcff", "-g", "A=b:1"],
+        ["session", "new", "ep9", "-g", "A=b\udcff:1"],
+        ["session", "revoke", "\udcff"],
+        ["log", "tail", "--ledger", "x\0y"],
+        ["log", "tail", "--ledger", "postgresql://u:S3CRET@h:port/db"],
+        ["log", "tail", "--ledger", "x" * 5_000],
+        ["log", "tail", "--config", "x\0y"],
+        ["session", "new", "ep9", "-g", "A=b:1", "--out", "x\0y"],
+        ["session", "new", "ep9", "-g", "A=b:1", "--out", "x" * 5_000],
+        ["session", "new", "ep9", "-g", "A=b:1", "--repo", "x\0y"],
+    ],
+    ids=range(23),
+)
+def test_odd_arguments_come_to_one_line_or_a_result(skillbus: Skillbus, session: Path, arguments: list[str]) -> None:
+    ended = skillbus(*arguments)
+    assert "internal" not in ended.err
+    assert "S3CRET" not in ended.err
+    if ended.code:
+        assert len(ended.err.splitlines()) == 1
+
+
+def shell(home: Home, command: str) -> Ended:
+    done = subprocess.run(
+        f"{shlex.quote(COMMAND)} {command}",
+        shell=True, cwd=home.folder, env=home.environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    return Ended(done.returncode, done.stdout, done.stderr)

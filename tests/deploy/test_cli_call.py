@@ -155,8 +155,9 @@ def test_a_call_sent_again_runs_nothing_again(skillbus: Skillbus, session: Path)
 
 def test_what_the_host_logs_of_a_failure_is_said(skillbus: Skillbus, session: Path) -> None:
     ended = skillbus("call", "slow", "--arg", "marker=marks", "--arg-json", "fail=true", *PACK)
-    assert ended.out.startswith("slow: failed, error  entry 1\n  asked to fail\n")
+    assert ended.out.startswith("slow: failed, error  entry 1\n  the handler failed\n")
     assert "warning: call a2a:ep1:" in ended.err
+    assert "asked to fail" in ended.err
 
 
 def test_a_context_is_kept(skillbus: Skillbus, session: Path) -> None:

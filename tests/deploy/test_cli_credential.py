@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,12 @@ def test_a_value_that_names_no_file_is_not_repeated(tmp_path: Path) -> None:
     assert "abab" not in str(caught.value)
     with pytest.raises(Failure, match="Is a directory"):
         find_credential(str(tmp_path), {})
+
+
+def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo", 0o600)
+    for path in (str(tmp_path / "fifo"), "/dev/zero", "/dev/tty"):
+        with pytest.raises(
+            Failure, match=r"SKILLBUS_SESSION: the credential can't be read, it must be a file's path: "
+        ):
+            find_credential(None, {"SKILLBUS_SESSION": path})

@@ -1,5 +1,6 @@
 import json
 import os
+import shlex
 import stat
 import subprocess
 from collections.abc import Callable
@@ -9,7 +10,7 @@ import pytest
 
 from broker.sessions import Credential
 from deploy.cli.opening import Opening
-from tests.deploy.conftest import Ended, Home
+from tests.deploy.conftest import COMMAND, Ended, Home
 
 Skillbus = Callable[..., Ended]
 
@@ -96,6 +97,9 @@ def test_presets_and_grants_add_up(skillbus: Skillbus) -> None:
         (["ep1"], "no grants"),
         (["ep1", "--preset", "all"], "no preset 'all'"),
         (["ep1", "-g", "A=b:1", "--budget", "3"], "--budget is for a --preset"),
+        (["ep1", "--preset", "workspace", "--budget", "99999999999999999999"], "--budget"),
+        (["ep1", "-g", "A=b:99999999999999999999"], "is not an integer"),
+        (["ep1", "-g", "A=b:1", "--ttl", "9" * 400], "is over a hundred years"),
         (["ep1", "-g", "A=b:1", "--ttl", "soon"], "--ttl 'soon' is no duration"),
         (["ep1", "-g", "A=b:1", "--branch", "x"], "--branch is for a --repo"),
         (["ep1", "-g", "A=b:1", "--repo", "nowhere"], "is not a git repository"),
@@ -297,3 +301,27 @@ def test_a_reader_that_is_gone_leaves_no_live_session(home: Home) -> None:
         assert process.wait(60) == 130
     ended = home.run("session", "list", "--json", "--all")
     assert [s["state"] for s in json.loads(ended.out)] == ["revoked"]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_credential_that_cannot_be_told_is_of_a_revoked_session(home: Home, closed: bool) -> None:
+    command = shlex.join([COMMAND, "session", "new", "ep1", "-g", "A=b:1"])
+    done = subprocess.run(
+        f"{command} {'>&-' if closed else '>/dev/full'}",
+        shell=True, cwd=home.folder, env=home.environment, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert (
+        "the session was revoked, for its credential was not told: the standard output can't be written" in done.stderr
+    )
+    assert len(done.stderr.splitlines()) == 1
+    ended = home.run("session", "list", "--json", "--all")
+    assert [s["state"] for s in json.loads(ended.out)] == ["revoked"]
+
+
+@pytest.mark.parametrize("verb", [["list", "--all"], ["revoke"]])
+def test_an_episode_that_is_no_text_is_one_line(skillbus: Skillbus, session: Path, verb: list[str]) -> None:
+    ended = skillbus("session", *verb, "--episode", "\udcff")
+    assert (ended.code, ended.out) == (1, "")
+    assert "no UTF-8 text" in ended.err
+    assert len(ended.err.splitlines()) == 1

@@ -62,17 +62,39 @@ def test_a_result_on_stdin_names_its_call(home: Home, session: Path, form: str) 
 
 
 def test_what_is_no_result_is_refused(home: Home, session: Path) -> None:
-    for text, says in (("", "is no JSON"), ("[1]", "is no call's result"), ('{"task": {}}', "is no call's result")):
+    for text, says in (
+        ("", "is no JSON"),
+        ("[1]", "is no call's result"),
+        ('{"task": {}}', "is no call's result"),
+        ('{"artifacts": [{"metadata": null}]}', "is no call's result"),
+        ('{"artifacts": [{"metadata": [1]}, null, 1]}', "is no call's result"),
+        ("[" * 100_000, "is no JSON"),
+        ('{"world": {"x": ' + "[" * 500 + "]" * 500 + "}}", ""),
+        ("1" * 5_000, "is no JSON"),
+        ('{"artifacts": [{"metadata": {"invocation": "\\ud800"}}]}', ""),
+    ):
         ended = home.run("why", "-", stdin=text)
         assert (ended.code, ended.out) == (1, "")
         assert says in ended.err
+        assert len(ended.err.splitlines()) == 1
+        assert "internal" not in ended.err
 
 
-@pytest.mark.parametrize("handle", ["ep1:9", "ep9:1", "sha256:" + "0" * 64, "0" * 32, "nonsense", "2", "a2a:ep1:x"])
+@pytest.mark.parametrize(
+    "handle",
+    [
+        "ep1:9", "ep9:1", "sha256:" + "0" * 64, "0" * 32, "nonsense", "2", "a2a:ep1:x",
+        "ep1:" + "9" * 23, "ep1:" + "9" * 5_000, "9" * 5_000, "sha256:" + "9" * 5_000, "ep1:\udcff", "\udcff:1",
+        "\udcff",
+    ],
+    ids=range(14),
+)  # fmt: skip
 def test_what_leads_nowhere_is_an_error(skillbus: Skillbus, task: dict[str, Any], handle: str) -> None:
-    ended = skillbus("why", handle)
-    assert (ended.code, ended.out) == (1, "")
-    assert len(ended.err.splitlines()) == 1
+    for options in ([], ["--episode", "ep1"]) if handle != "2" else ([],):
+        ended = skillbus("why", handle, *options)
+        assert (ended.code, ended.out) == (1, "")
+        assert len(ended.err.splitlines()) == 1
+        assert "internal" not in ended.err
 
 
 def test_a_broken_link_is_shown_and_ends_with_3(skillbus: Skillbus, task: dict[str, Any], home: Home) -> None:
