@@ -68,7 +68,6 @@ class House:
 
     async def http_client(self) -> tuple[Client, executor.Sample]:
         """A client of the SDK, over HTTP, and the sample agent that it calls."""
-        pytest.importorskip("sse_starlette")
         from a2a.server.routes.jsonrpc_routes import create_jsonrpc_routes
         from starlette.applications import Starlette
 
