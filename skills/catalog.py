@@ -5,11 +5,13 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
+from itertools import islice
 from typing import Any
 
 from .skill import Skill
 
 GROUP = "skillbus.packs"
+MAX_SKILLS = 10_000  # of one pack; an iterable may have no end
 
 log = logging.getLogger(__name__)
 
@@ -84,10 +86,10 @@ class Catalog:
     def add(self, name: str, skills: Iterable[Skill], *, source: str = "code") -> bool:
         """Take a pack, whole; False, and one more problem, if it can't be taken."""
         try:
-            members = tuple(skills)
+            members = tuple(islice(skills, MAX_SKILLS + 1))
         except Exception as error:
             return self._leave_out(name, _text(error))
-        reason = self._refusal(members)
+        reason = f"it holds more than {MAX_SKILLS} skills" if len(members) > MAX_SKILLS else self._refusal(members)
         if reason is not None:
             return self._leave_out(name, reason)
         pack = Pack(name, source, members)
@@ -126,7 +128,11 @@ class Catalog:
             factory: Any = importlib.import_module(module)
             for name in attribute.split("."):
                 factory = getattr(factory, name)
+            if not callable(factory):
+                raise TypeError(f"{attribute} is a {type(factory).__name__}, not a function that makes skills")
             skills = factory(context)
+            if not isinstance(skills, Iterable):
+                raise TypeError(f"{attribute} gives {type(skills).__name__}, not skills")
         except (Exception, SystemExit) as error:
             self._leave_out(point.name, _text(error))
         else:

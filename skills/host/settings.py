@@ -1,5 +1,6 @@
 """What the operator sets for the file tools, and where each setting came from."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,8 +10,12 @@ Source = Literal["env", "config", "default"]
 Backend = Literal["local", "stub"]
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 PREFIXES = ("SKILLBUS_FS_", "MKLANG_FS_")  # the first that is set wins
 
+_KINDS: Mapping[str, type] = {"backend": str, "write": bool, "workspace": str}
+_SAID: Mapping[type, str] = {str: "a string", bool: "true or false"}
 _ON = frozenset({"1", "true", "yes", "on"})
 
 
@@ -41,12 +46,27 @@ class FileSettings:
     ) -> "FileSettings":
         """Read `config["fs"]` and the `SKILLBUS_FS_*` and `MKLANG_FS_*` variables, leniently.
 
-        What has the wrong type or is blank counts as not set. Writes are on by default, because a session must be
-        granted them anyway; a host without grants says `write_default=False`.
+        What has the wrong type or is blank counts as not set, and what has the wrong type is warned of. Writes are on
+        by default, because a session must be granted them anyway; a host without grants says `write_default=False`.
         """
         section = config.get("fs")
+        _warn(section)
         fs: Mapping[str, Any] = section if isinstance(section, Mapping) else {}
         return cls(_backend(fs, environ), _write(fs, environ, write_default), _root(fs, environ))
+
+
+def _warn(section: Any) -> None:
+    """Say what of the `[tools.fs]` table is not taken; never a value, which may have been meant for another place."""
+    if section is None:
+        return
+    if not isinstance(section, Mapping):
+        log.warning("tools.fs is not taken: it must be a table")
+        return
+    for name, value in section.items():
+        if name not in _KINDS:
+            log.warning("tools.fs.%s is not taken: known are %s", name, ", ".join(_KINDS))
+        elif not isinstance(value, _KINDS[name]):
+            log.warning("tools.fs.%s is not taken: it must be %s", name, _SAID[_KINDS[name]])
 
 
 def _backend(fs: Mapping[str, Any], environ: Mapping[str, str]) -> Setting[Backend]:

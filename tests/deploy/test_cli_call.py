@@ -251,3 +251,11 @@ def test_an_interrupt_ends_quietly(home: Home, session: Path) -> None:
         out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert (out, "Traceback" in err) == ("", False)
+
+
+def test_what_a_pack_does_not_take_is_a_warning_and_the_call_runs(skillbus: Skillbus, session: Path) -> None:
+    Path("skillbus.toml").write_text('packs = ["os:system"]\n[tools]\nfs = 1\n')
+    ended = skillbus("call", "calc", "--arg", "expr=6*7")
+    assert ended.code == 0
+    assert "warning: tools.fs is not taken: it must be a table\n" in ended.err
+    assert "warning: pack 'os:system' is left out: TypeError: " in ended.err

@@ -158,3 +158,26 @@ def test_the_distribution_brings_its_packs() -> None:
     assert ids(catalog) == [
         "ailang-edit", "ailang-read", "ailang-write", "calc", "list_files", "read_file", "write_file",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("os:system", "TypeError: "),
+        ("os:sep", "TypeError: sep is a str, not a function that makes skills"),
+        ("os:path", "TypeError: path is a module, not a function that makes skills"),
+        ("builtins:id", "TypeError: id gives int, not skills"),
+        ("builtins:bool", "TypeError: bool gives bool, not skills"),
+        ("builtins:str", "it holds str, which is not a Skill"),
+        ("sys:exit", "SystemExit: "),
+        ("itertools:repeat", "it holds more than 10000 skills"),
+        ("os:nothing", "AttributeError: "),
+        ("no.such.module:pack", "ModuleNotFoundError: "),
+    ],
+)
+def test_what_is_no_pack_is_left_out_and_told_of(name: str, reason: str) -> None:
+    catalog = Catalog.load(PackContext(), installed=False, named=[name])
+    assert len(catalog) == 0
+    (problem,) = catalog.problems
+    assert problem.pack == name
+    assert problem.reason.startswith(reason)

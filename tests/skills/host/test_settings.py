@@ -60,3 +60,23 @@ def test_the_root_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setenv("HOME", str(tmp_path))
     assert resolve({"MKLANG_FS_ROOT": "~/x/../y"}).root == Setting(f"{tmp_path.resolve()}/y", "env")
     assert resolve({}, {"workspace": " ~ "}).root == Setting(str(tmp_path.resolve()), "config")
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        (1, ["tools.fs is not taken: it must be a table"]),
+        ({"write": "maybe"}, ["tools.fs.write is not taken: it must be true or false"]),
+        ({"write": 1}, ["tools.fs.write is not taken: it must be true or false"]),
+        ({"workspace": 1}, ["tools.fs.workspace is not taken: it must be a string"]),
+        ({"backend": ["maybe"]}, ["tools.fs.backend is not taken: it must be a string"]),
+        ({"writes": "maybe"}, ["tools.fs.writes is not taken: known are backend, write, workspace"]),
+        ({"write": True, "workspace": "", "backend": "stub"}, []),
+        (None, []),
+    ],
+)
+def test_what_is_not_taken_is_warned_of(config: Any, says: list[str], caplog: pytest.LogCaptureFixture) -> None:
+    FileSettings.resolve({"fs": config}, {})
+    assert [record.getMessage() for record in caplog.records] == says
+    FileSettings.resolve({}, {})
+    assert len(caplog.records) == len(says)
