@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import stat
 from collections.abc import Callable, Mapping
 from typing import Self
 
@@ -13,7 +14,7 @@ from broker.worktrees import Worktrees
 from skills import Catalog, PackContext
 
 from .release import installed_version
-from .settings import Settings
+from .settings import Settings, SettingsError
 
 
 class House:
@@ -74,11 +75,18 @@ class House:
 
 
 async def open_ledger(settings: Settings) -> Ledger:
-    """The ledger of the settings; a SQLite file and the folder of the state are made private to this user."""
+    """The ledger of the settings; its file and the folder of the state are made private to this user.
+
+    Raises LedgerError, SettingsError, OSError.
+    """
     settings.prepare_state_dir()
-    if "://" not in settings.ledger:
-        # SQLite gives the files beside it the access that this one has.
-        os.close(os.open(settings.ledger, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    # SQLite gives the files beside it the access that this one has. A FIFO would wait for who writes into it.
+    descriptor = os.open(settings.ledger, os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise SettingsError([f"ledger: {settings.ledger_name} is not a regular file"])
+    finally:
+        os.close(descriptor)
     return await Ledger.open(settings.ledger)
 
 

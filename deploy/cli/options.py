@@ -44,7 +44,7 @@ StateDir = Annotated[
     Path | None, typer.Option("--state-dir", help="The folder of the ledger and worktrees.", rich_help_panel=_WHERE)
 ]
 LedgerPath = Annotated[
-    str | None, typer.Option("--ledger", metavar="PATH|URL", help="The ledger itself.", rich_help_panel=_WHERE)
+    str | None, typer.Option("--ledger", metavar="PATH", help="The ledger itself.", rich_help_panel=_WHERE)
 ]
 WorkspacesDir = Annotated[
     Path | None, typer.Option("--workspaces", help="The folder of the worktrees.", rich_help_panel=_WHERE)
@@ -66,13 +66,13 @@ def settings_from(config: Path | None, **flags: Any) -> "Settings":
 
 
 def ledger_is_here(settings: "Settings") -> bool:
-    """Whether the ledger is a SQLite file that exists."""
-    return "://" not in settings.ledger and Path(settings.ledger).is_file()
+    """Whether the file of the ledger exists."""
+    return Path(settings.ledger).is_file()
 
 
 def check_ledger(settings: "Settings") -> None:
     """Raise Failure for a ledger that nobody has begun: what only reads one must not make it."""
-    if "://" not in settings.ledger and not ledger_is_here(settings):
+    if not ledger_is_here(settings):
         raise Failure(
             f"there is no ledger {settings.ledger_name} yet: `skillbus session new EPISODE` makes it; "
             "if yours is elsewhere, name it with --state-dir or --ledger"

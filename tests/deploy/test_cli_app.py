@@ -1,6 +1,7 @@
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -202,6 +203,20 @@ def test_odd_arguments_come_to_one_line_or_a_result(skillbus: Skillbus, session:
     assert "S3CRET" not in ended.err
     if ended.code:
         assert len(ended.err.splitlines()) == 1
+
+
+def test_what_draws_on_terminals_is_loaded_for_them_alone(home: Home, session: Path) -> None:
+    program = """if True:
+        import sys, deploy.logs
+        from deploy.cli.app import run
+        assert run(["call", "calc", "--arg", "expr=1"]) == 0
+        deploy.logs.configure("json")
+        assert "rich" not in sys.modules
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=home.environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def shell(home: Home, command: str) -> Ended:

@@ -325,3 +325,12 @@ def test_an_episode_that_is_no_text_is_one_line(skillbus: Skillbus, session: Pat
     assert (ended.code, ended.out) == (1, "")
     assert "no UTF-8 text" in ended.err
     assert len(ended.err.splitlines()) == 1
+
+
+def test_a_ledger_that_is_no_regular_file_is_refused(home: Home) -> None:
+    os.mkfifo(home.folder / "fifo")
+    for path, says in (("fifo", "is not a regular file"), ("/dev/null", "is not a regular file"), (".", "directory")):
+        ended = home.run("session", "new", "ep1", "-g", "A=b:1", "--ledger", path)
+        assert (ended.code, ended.out) == (1, "")
+        assert says in ended.err
+        assert len(ended.err.splitlines()) == 1
