@@ -1,19 +1,57 @@
 """Who may, and what it costs: sessions, grants and budgets; the way of a call; the ledger and its proof.
 
 This module is the map: all that is public stands here. It imports `skills` for contracts and `bus` for the protocol of
-an agent, and nothing of AMQP.
+an agent, and nothing of AMQP. It loads nothing before it is asked for: a caller that only signs its requests needs no
+database.
 """
 
-from .agent import SCHEMAS, SkillAgent
-from .grants import PRESETS, Decision, Grant, GrantError, decide, parse_grant, sees
-from .ledger import Ledger, LedgerError, LogEntry
-from .links import Link, Walk
-from .operations import Receipt
-from .pipeline import Asked, Pipeline
-from .provenance import NotFound, Provenance, Verdict
-from .sessions import Credential, Session, SessionError, mint
-from .tasks import Event, Filter, Task, Tasks
-from .worktrees import WorktreeError, Worktrees
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .agent import SCHEMAS, SkillAgent
+    from .grants import PRESETS, Decision, Grant, GrantError, decide, parse_grant, sees
+    from .ledger import Ledger, LedgerError, LogEntry
+    from .links import Link, Walk
+    from .operations import Receipt
+    from .pipeline import Asked, Pipeline
+    from .provenance import NotFound, Provenance, Verdict
+    from .sessions import Credential, Session, SessionError, mint
+    from .tasks import Event, Filter, Task, Tasks
+    from .worktrees import WorktreeError, Worktrees
+
+_MODULES = {
+    "SCHEMAS": "agent",
+    "SkillAgent": "agent",
+    "PRESETS": "grants",
+    "Decision": "grants",
+    "Grant": "grants",
+    "GrantError": "grants",
+    "decide": "grants",
+    "parse_grant": "grants",
+    "sees": "grants",
+    "Ledger": "ledger",
+    "LedgerError": "ledger",
+    "LogEntry": "ledger",
+    "Link": "links",
+    "Walk": "links",
+    "Receipt": "operations",
+    "Asked": "pipeline",
+    "Pipeline": "pipeline",
+    "NotFound": "provenance",
+    "Provenance": "provenance",
+    "Verdict": "provenance",
+    "Credential": "sessions",
+    "Session": "sessions",
+    "SessionError": "sessions",
+    "mint": "sessions",
+    "Event": "tasks",
+    "Filter": "tasks",
+    "Task": "tasks",
+    "Tasks": "tasks",
+    "WorktreeError": "worktrees",
+    "Worktrees": "worktrees",
+}
 
 __all__ = [  # noqa: RUF022 - in the order a reader needs them
     # Who is calling, and what was granted
@@ -51,3 +89,9 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     "SkillAgent",
     "SCHEMAS",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_MODULES[name]}", __name__), name)

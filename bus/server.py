@@ -9,7 +9,7 @@ from typing import Self
 from uuid import uuid4
 
 from bus import control, topology, wire
-from bus.driver import Connection, Consumer, Driver, Incoming, Outgoing
+from bus.driver import Connection, Consumer, Driver, Incoming, Outgoing, Part, Queue
 from bus.errors import (
     BusError,
     ConnectionLost,
@@ -108,18 +108,19 @@ async def serve(
     return server
 
 
-async def remove(target: Target, agent_name: str, *, prefix: str = "a2a") -> None:
-    """Take down what serving an agent leaves on a broker: its queue with all that waits in it, and what stands under
-    the prefix, which other agents of the same prefix need as well.
+async def remove(target: Target, agent_name: str, *, prefix: str = "a2a", shared: bool = False) -> None:
+    """Take down what serving an agent leaves on a broker: its queue with all that waits in it.
 
-    Raises `Refused` and `ConnectionLost`.
+    `shared` takes what all agents of the prefix share as well, for the last of them: the others are cut off. Raises
+    `Refused` and `ConnectionLost`.
     """
     connection = await driver_for(target).connect(f"{APP_ID} remove {agent_name}")
     try:
         names = Names(prefix)
-        await connection.delete(
-            *topology.agent(names, check_agent(agent_name)), topology.parked(names), control.exchange(names)
-        )
+        parts: list[Part] = [Queue(names.queue(check_agent(agent_name)))]
+        if shared:
+            parts += [*topology.agent(names, agent_name), topology.parked(names), control.exchange(names)]
+        await connection.delete(*parts)
     finally:
         await connection.close()
 

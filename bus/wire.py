@@ -3,6 +3,7 @@
 Nothing that arrives makes reading raise anything but a `BusError`.
 """
 
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -44,9 +45,20 @@ def encode(body: Mapping[str, Any] | bytes) -> bytes:
     if isinstance(body, bytes):
         return body
     try:
-        return orjson.dumps(body)
+        encoded = orjson.dumps(body)
     except TypeError as error:  # orjson's JSONEncodeError is one
         raise InvalidParams(f"the body cannot be written as JSON: {error}") from error
+    if b"null" in encoded and not _is_finite(body):  # the encoder writes null for a number that is none
+        raise InvalidParams("the body cannot be written as JSON: a number is not finite")
+    return encoded
+
+
+def _is_finite(value: object) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, Mapping):
+        return all(map(_is_finite, value.values()))
+    return not isinstance(value, (list, tuple)) or all(map(_is_finite, value))
 
 
 def request(

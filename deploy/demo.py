@@ -251,7 +251,7 @@ async def _stage(settings: Settings, folder: Path) -> AsyncIterator[tuple[House,
         finally:
             await server.stop()
             if isinstance(target, str):
-                await bus.remove(target, own.agent, prefix=own.prefix)
+                await bus.remove(target, own.agent, prefix=own.prefix, shared=True)
     finally:
         await house.close()
 

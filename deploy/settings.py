@@ -33,7 +33,7 @@ PACK = re.compile(r"[\w.]+:[\w.]+")
 # Variables with our prefix that are no settings: a credential, the way to the file, the tests' broker, the file
 # tools' own; and what Kubernetes puts into every container beside a service that is called skillbus.
 NO_SETTING = re.compile(
-    r"SKILLBUS_(SESSION|CONFIG|TEST_AMQP_URL|FS_.*"
+    r"SKILLBUS_(SESSION|CONFIG|TEST_AMQP_URL|FS_(BACKEND|ROOT|WRITE)"
     r"|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+(_(PROTO|PORT|ADDR))?)?))"
 )
 # What the AMQP library reads from the URL's query as a number, and the largest that there is a use for.

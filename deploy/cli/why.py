@@ -5,6 +5,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
+import orjson
 import typer
 
 from . import screen
@@ -14,6 +15,7 @@ from .work import perform
 
 if TYPE_CHECKING:
     from broker.links import Walk
+    from broker.operations import Receipt
     from deploy.settings import Settings
 
 MAX_DIGITS = 18
@@ -47,11 +49,14 @@ def why(
     skillbus why sha256:a70447b8…
     skillbus call calc --arg expr=6*7 --raw | skillbus why -
     """
-    handle = _handle(sys.stdin.buffer.read()) if target == "-" else target
-    perform(_why(settings_from(config, state_dir=state_dir, ledger=ledger), handle, episode, as_json=as_json))
+    handle, task = _handle(sys.stdin.buffer.read()) if target == "-" else (target, None)
+    settings = settings_from(config, state_dir=state_dir, ledger=ledger)
+    perform(_why(settings, handle, episode, task, as_json=as_json))
 
 
-async def _why(settings: "Settings", target: str, episode: str | None, *, as_json: bool) -> None:
+async def _why(
+    settings: "Settings", target: str, episode: str | None, task: dict[str, Any] | None, *, as_json: bool
+) -> None:
     from broker.provenance import Provenance
 
     index = _ENTRY.fullmatch(target)
@@ -59,6 +64,9 @@ async def _why(settings: "Settings", target: str, episode: str | None, *, as_jso
         raise Failure(f"no episode has an entry whose number has {len(index[1])} digits")
     async with existing_ledger(settings) as ledger:
         walk = await Provenance(ledger).why(target, episode=episode)
+        receipt = await ledger.receipt(walk.entry.task_id) if task is not None else None
+    if task is not None and (receipt is None or not _is_told(task, receipt)):
+        raise Failure("the result on the standard input is not what the log holds", code=Code.FAULT)
     broken = [link.name for link in walk.links if link.fault is not None]
     if as_json:
         screen.say_json(_as_json(walk))
@@ -91,8 +99,16 @@ def _as_json(walk: "Walk") -> dict[str, Any]:
     }
 
 
-def _handle(result: bytes) -> str:
-    """What names the call whose result this is: `skillbus call` with --raw or with --json-out."""
+def _is_told(task: dict[str, Any], receipt: "Receipt") -> bool:
+    """Whether a task is what the agent answers for this call, word for word."""
+    from broker.answers import finished
+
+    told = json.loads(orjson.dumps(finished(receipt)))
+    return all(task.get(name) == value for name, value in told.items())
+
+
+def _handle(result: bytes) -> tuple[str, dict[str, Any] | None]:
+    """What names the call whose result this is, `skillbus call` with --raw or with --json-out; and the task in it."""
     try:
         value = json.loads(result)
     except (ValueError, RecursionError):
@@ -103,9 +119,9 @@ def _handle(result: bytes) -> str:
             metadata = artifact.get("metadata") if isinstance(artifact, dict) else None
             named = metadata.get("invocation") if isinstance(metadata, dict) else None
             if isinstance(named, str):
-                return named
+                return named, task
     if isinstance(value, dict) and isinstance(value.get("world"), dict):
-        return _output_ref(result)
+        return _output_ref(result), None
     raise Failure("the JSON on the standard input is no call's result: use --raw or --json-out, unchanged")
 
 

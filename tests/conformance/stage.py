@@ -217,4 +217,4 @@ class RabbitStage(Stage):
 
     async def _delete_all(self) -> None:
         for agent in self._agents or {"none"}:
-            await bus.remove(self._url, agent, prefix=self.prefix)
+            await bus.remove(self._url, agent, prefix=self.prefix, shared=True)
