@@ -38,7 +38,7 @@ NO_SETTING = re.compile(
 )
 # What the AMQP library reads from the URL's query as a number, and the largest that there is a use for.
 NUMBERS = {"heartbeat": 65_535, "timeout": 86_400, "interleave": 65_535, "happy_eyeballs_delay": 86_400}
-SECRET_KEY = re.compile(r"key|token|secret|passw|credential", re.IGNORECASE)
+SECRET_KEY = re.compile(r"key|token|secret|pass|pwd|credential|auth|bearer|cookie|dsn", re.IGNORECASE)
 
 log = logging.getLogger(__name__)
 
