@@ -218,6 +218,7 @@ class Pipeline:
         self, planned: Planned, effect: PlannedEffect, reserved: Reserved, worktree: Directory | None, run: Run
     ) -> Ran:
         """Go on with a call that an earlier worker has begun and not ended."""
+        log.warning("call %s of %s: taken over from a worker that is gone", planned.invocation, planned.skill.id)
         if not planned.skill.contract.repeatable:
             return outcomes.indeterminate(effect, reserved)
         if run.canceled or await self.ledger.tasks.buried([Named(run.task_id, run.episode, run.root_task)]):
@@ -364,13 +365,17 @@ class Pipeline:
             refund=ran is not None and ran.refund,
         )
         try:
-            return await self.ledger.commit(closing)
+            receipt = await self.ledger.commit(closing)
         except Fenced:
             log.error("call %s was taken over by another worker while it ran here", planned.invocation)
             found = await self.ledger.receipt(planned.call.task_id)
             if found is None:
                 raise InternalError from None
             return found
+        level = logging.DEBUG if state == "completed" else logging.INFO
+        ended = (planned.invocation, planned.skill.id, receipt.state, receipt.outcome, receipt.entry_index)
+        log.log(level, "call %s of %s: %s, %s, entry %d", *ended)
+        return receipt
 
     def _keep_leases(self) -> None:
         if self._renewal is None or self._renewal.done():

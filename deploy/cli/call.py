@@ -54,7 +54,9 @@ def call(
     ] = False,
     raw: Annotated[bool, typer.Option("--raw", help="Print the whole A2A response as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit 3 on a refusal, a denial or a failure.")] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit 3 on a refusal, a denial, a failure or an error.")
+    ] = False,
     session: SessionFile = None,
     amqp_url: AmqpUrl = None,
     agent: AgentName = None,
@@ -106,7 +108,9 @@ def call(
             for line in envelope.lines(cut=screen.is_watched()):
                 screen.say(line)
     if strict and envelope is not None and not envelope.went_well:
-        raise Failure(f"--strict: {skill} ended {envelope.state}, {envelope.metadata.get('outcome')}", code=Code.FAULT)
+        outcome, status = (envelope.metadata.get(name) for name in ("outcome", "status"))
+        ended = f"{skill} ended {envelope.state} ({outcome}), and its status is {status}"
+        raise Failure(f"--strict: {ended}", code=Code.FAULT)
 
 
 async def _call(

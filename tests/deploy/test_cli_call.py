@@ -109,7 +109,7 @@ def test_a_refusal_is_a_result_and_strict_makes_it_an_exit_code(skillbus: Skillb
     strict = skillbus(*options, "--strict")
     assert strict.code == 3
     assert strict.out.startswith("ailang-read: rejected")
-    assert strict.err == "error: --strict: ailang-read ended rejected, refused\n"
+    assert strict.err == "error: --strict: ailang-read ended rejected (refused), and its status is error\n"
     assert skillbus(*options, "--strict", "--raw").code == 3
 
 
