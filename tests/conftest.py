@@ -67,6 +67,9 @@ SHARED_NODE = pytest.StashKey[SharedNode]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # a run started in the background ignores it, and so would every process that a test interrupts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[SHARED_NODE] = SharedNode()
 
 
