@@ -24,7 +24,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 ADDRESSES = re.compile(
     r"pypi\.[o]rg|[p]ythonhosted\.|[r]egistry\.npmjs|[r]egistry\.yarnpkg|[p]roxy\.golang|[-]-(extra-)?index-url|[-]-find-links"
 )
-MACHINE_PATHS = re.compile(r"/(?:home|Users)/\w+/|/root/[.]\w|/work/[a-z]+/")
+MACHINE_PATHS = re.compile(r"/(?:home|Users)/\w+/|/root/[.]\w")
 PIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[A-Za-z0-9.!+_-]+")
 
 

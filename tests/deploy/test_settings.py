@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bus import names
 from deploy import settings as module
 from deploy.settings import Settings, SettingsError
 
@@ -279,7 +280,6 @@ def test_a_state_folder_that_cannot_be_made_is_a_line(here: Path) -> None:
 
 
 def test_names_follow_the_rule_of_the_bus() -> None:
-    names = pytest.importorskip("bus.names")
     for name in ("a", "a.b-c_d", "A", "", "-a", "a b", "x" * 64):
         try:
             names.check_agent(name)
