@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bus import names
+from bus import errors, names
 from deploy import settings as module
 from deploy.settings import Settings, SettingsError
 
@@ -284,6 +284,6 @@ def test_names_follow_the_rule_of_the_bus() -> None:
         try:
             names.check_agent(name)
             known = True
-        except names.InvalidParams:
+        except errors.InvalidParams:
             known = False
         assert known == bool(re.fullmatch(module.NAME, name))
