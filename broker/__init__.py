@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .pipeline import Asked, Pipeline
     from .provenance import NotFound, Provenance, Verdict
     from .sessions import Credential, Session, SessionError, mint
+    from .signing import SigningKey, SigningKeyError
     from .tasks import Event, Filter, Task, Tasks
     from .worktrees import WorktreeError, Worktrees
 
@@ -45,6 +46,8 @@ _MODULES = {
     "Session": "sessions",
     "SessionError": "sessions",
     "mint": "sessions",
+    "SigningKey": "signing",
+    "SigningKeyError": "signing",
     "Event": "tasks",
     "Filter": "tasks",
     "Task": "tasks",
@@ -88,6 +91,8 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     # The agent that the bus serves
     "SkillAgent",
     "SCHEMAS",
+    "SigningKey",
+    "SigningKeyError",
 ]
 
 
