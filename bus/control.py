@@ -15,7 +15,7 @@ from uuid import uuid4
 import orjson
 
 from bus import topology
-from bus.driver import Binding, Connection, Exchange, Incoming, Outgoing, Properties, Queue
+from bus.driver import Binding, Connection, Exchange, Incoming, Outgoing, Part, Properties, Queue
 from bus.errors import BusError, ConnectionLost, InvalidParams, Unroutable
 from bus.link import Link, Patience
 from bus.names import MEDIA_TYPE, Names, check_agent
@@ -103,7 +103,10 @@ class Control:
         self._driver = driver_for(target)
         self._tasks: set[asyncio.Task[None]] = set()
         name = f"{APP_ID} control {agent}"
-        self._link = Link(self._driver, name, self._set_up, patience=patience or Patience())
+        self._parts: tuple[Part, ...] = ()
+        self._link = Link(
+            self._driver, name, self._set_up, patience=patience or Patience(), check=lambda it: it.declare(*self._parts)
+        )
 
     async def start(self) -> None:
         """Connect and listen. Raises `Refused` and `ConnectionLost`."""
@@ -144,7 +147,8 @@ class Control:
         where = exchange(self._names)
         keys = [key(kind, *to) for kind in self._on for to in ((), (self._agent,), (self._agent, self._instance))]
         bindings = [Binding(where.name, queue, each) for each in keys]
-        await connection.declare(where, Queue(queue, exclusive=True), *bindings)
+        self._parts = (where, Queue(queue, exclusive=True), *bindings)
+        await connection.declare(*self._parts)
         await connection.consume(
             queue,
             prefetch=0,

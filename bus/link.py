@@ -51,11 +51,13 @@ class Patience:
     """How long a link waits, in seconds.
 
     `connect` for the first connection, None for ever; later ones are tried for as long as the link is open. `confirm`
-    for the broker to take a message before the connection counts as broken.
+    for the broker to take a message before the connection counts as broken. `check` between two looks at whether what
+    has to stand on the broker still does: nobody tells of an exchange or a binding that is gone.
     """
 
     connect: float | None = 30.0
     confirm: float = 30.0
+    check: float = 30.0
     backoff: Backoff = Backoff()
 
 
@@ -63,7 +65,8 @@ class Link:
     """Keeps one connection to the broker, set up the same way each time.
 
     `setup` makes on every new connection what has to be there. `on_up` and `on_down` are called, without waiting,
-    when the connection is ready and when it is lost.
+    when the connection is ready and when it is lost. `check` mends from time to time what may have gone missing since,
+    or raises `Refused` where only a new connection helps.
     """
 
     def __init__(
@@ -75,10 +78,12 @@ class Link:
         patience: Patience,
         on_up: Callable[[], None] | None = None,
         on_down: Callable[[], None] | None = None,
+        check: Setup | None = None,
     ) -> None:
         self._driver = driver
         self._name = name
         self._setup = setup
+        self._check = check
         self._patience = patience
         self._on_up = on_up
         self._on_down = on_down
@@ -196,16 +201,35 @@ class Link:
         connection, dropped = self._connection, self._dropped
         if connection is None or dropped is None:
             return "closed"
+        ends: list[asyncio.Future[str]] = [dropped, connection.lost]
+        if self._check is not None:
+            ends.append(asyncio.create_task(self._keep_looking(connection, self._check)))
         loop = asyncio.get_running_loop()
         limit = self._patience.confirm
+        try:
+            while True:
+                await asyncio.wait(ends, timeout=limit / 4, return_when=asyncio.FIRST_COMPLETED)
+                for end in ends:
+                    if end.done():
+                        return end.result()
+                since = connection.waiting_since
+                if since is not None and not connection.blocked and loop.time() - since > limit:
+                    return f"the broker confirmed nothing for {limit:g} s"
+        finally:
+            for looking in ends[2:]:
+                looking.cancel()
+
+    async def _keep_looking(self, connection: Connection, check: Setup) -> str:
+        """Returns what is wrong, once something is."""
         while True:
-            await asyncio.wait({connection.lost, dropped}, timeout=limit / 4, return_when=asyncio.FIRST_COMPLETED)
-            for end in (dropped, connection.lost):
-                if end.done():
-                    return end.result()
-            since = connection.waiting_since
-            if since is not None and not connection.blocked and loop.time() - since > limit:
-                return f"the broker confirmed nothing for {limit:g} s"
+            await asyncio.sleep(self._patience.check)
+            try:
+                await check(connection)
+            except ConnectionLost as error:
+                # Whether the connection is gone is told by the connection itself.
+                _log.info("%s: could not be checked: %s", self._name, error)
+            except Exception as error:
+                return f"what has to stand does not: {error!r}"
 
     def _leave(self) -> None:
         connection, self._connection = self._connection, None

@@ -162,7 +162,9 @@ class Server:
         self._consumer: Consumer | None = None
         self._stopping = False
         self._closed = asyncio.Event()
-        self._requests = Link(driver, f"{APP_ID} server {agent_name} requests", self._set_up, patience=patience)
+        self._requests = Link(
+            driver, f"{APP_ID} server {agent_name} requests", self._set_up, patience=patience, check=self._stand
+        )
         self._replies = Link(driver, f"{APP_ID} server {agent_name} replies", _nothing_to_set_up, patience=patience)
 
     async def start(self) -> None:
@@ -230,7 +232,7 @@ class Server:
         if self._stopping:
             return
         queue = self._names.queue(self._agent_name)
-        await connection.declare(*topology.agent(self._names, self._agent_name, max_length=self._max_length))
+        await self._stand(connection)
         self._consumer = await connection.consume(
             queue,
             prefetch=self._prefetch,
@@ -239,6 +241,9 @@ class Server:
         )
         if not await connection.consumers(queue):
             raise ConnectionLost("the agent's queue has no consumer")
+
+    async def _stand(self, connection: Connection) -> None:
+        await connection.declare(*topology.agent(self._names, self._agent_name, max_length=self._max_length))
 
     def _on_delivery(self, message: Incoming) -> None:
         self._stats.delivered += 1

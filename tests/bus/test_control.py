@@ -108,6 +108,19 @@ async def test_a_worker_hears_again_after_its_connection_was_lost(unique_prefix:
         assert await ear.next() == {"task": "t"}
 
 
+async def test_a_worker_hears_again_after_the_exchange_was_deleted(broker: bus.Target, unique_prefix: str) -> None:
+    ear, quick = Ear(), bus.Patience(check=0.05)
+    on = {CANCEL: ear.cancel}
+    async with Control(broker, "a", instance="w1", on=on, prefix=unique_prefix, patience=quick) as worker:
+        raw = await driver_for(broker).connect("raw")
+        await raw.delete(exchange(bus.Names(unique_prefix)))
+        async with asyncio.timeout(20):
+            while not await worker.publish(CANCEL, {"task": "t1"}):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert (await ear.next())["task"] == "t1"
+        await raw.close()
+
+
 async def test_only_answers_are_taken_for_answers() -> None:
     good = Answer(PING, "a", "w1", {"n": 1})
     assert Answer.decode(PING, good.encode()) == good

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -167,3 +168,28 @@ def test_the_worse_state_counts() -> None:
     assert State.worse(State.CONNECTED, State.BLOCKED) is State.BLOCKED
     assert State.worse(State.DOWN, State.CONNECTING) is State.DOWN
     assert State.worse(State.CLOSED, State.DOWN) is State.CLOSED
+
+
+async def test_what_has_to_stand_is_looked_at_again() -> None:
+    broker, setup = MemoryBroker(), Setup()
+    answers: list[Exception | None] = [None, ConnectionLost("asked in vain"), Refused("it is another one now"), None]
+    looked: list[Connection] = []
+    done = asyncio.Event()
+
+    async def check(connection: Connection) -> None:
+        looked.append(connection)
+        if not answers:
+            done.set()
+        elif (error := answers.pop(0)) is not None:
+            raise error
+
+    link = a_link(broker, setup, patience=replace(QUICK, check=0.001), check=check)
+    await soon(link.start())
+    await soon(done.wait())
+    assert link.losses == 1
+    first, second = setup.connections
+    assert looked[:5] == [first] * 3 + [second] * 2
+    await link.close()
+    count = len(looked)
+    await asyncio.sleep(0.01)
+    assert len(looked) == count

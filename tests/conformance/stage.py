@@ -10,7 +10,7 @@ import aio_pika
 
 import bus
 from bus import Backoff, Client, MemoryBroker, Names, Patience, Server
-from bus.driver import Connection, Driver, Incoming, Outgoing, Properties
+from bus.driver import Connection, Driver, Exchange, Incoming, Outgoing, Properties
 from bus.target import driver_for
 from tests.conformance.proxy import Proxy
 
@@ -72,6 +72,10 @@ class Stage(ABC):
     @abstractmethod
     async def delete_queue(self, name: str) -> None:
         """Delete a queue under its consumers."""
+
+    @abstractmethod
+    async def delete_exchange(self, name: str) -> None:
+        """Delete an exchange, and with it its bindings."""
 
     async def serve(self, name: str, agent: bus.Agent, **options: Any) -> Server:
         options = {"prefix": self.prefix, "patience": PATIENCE, **options}
@@ -173,6 +177,9 @@ class MemoryStage(Stage):
     async def delete_queue(self, name: str) -> None:
         self.broker.delete_queue(name)
 
+    async def delete_exchange(self, name: str) -> None:
+        self.broker.delete(Exchange(name, "direct"))
+
 
 class RabbitStage(Stage):
     def __init__(self, prefix: str, url: str) -> None:
@@ -214,6 +221,10 @@ class RabbitStage(Stage):
     async def delete_queue(self, name: str) -> None:
         async with await aio_pika.connect(self._url) as connection, connection.channel() as channel:
             await channel.queue_delete(name)
+
+    async def delete_exchange(self, name: str) -> None:
+        async with await aio_pika.connect(self._url) as connection, connection.channel() as channel:
+            await channel.exchange_delete(name)
 
     async def _delete_all(self) -> None:
         for agent in self._agents or {"none"}:

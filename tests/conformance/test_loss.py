@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,6 +98,23 @@ async def test_a_deleted_queue_is_made_again(stage: Stage) -> None:
     await stage.delete_queue(stage.names.queue("echo"))
     await until(lambda: server.stats().losses == 1 and server.state is State.CONNECTED)
     assert await client.send("echo", HELLO)
+
+
+async def test_an_exchange_that_goes_missing_is_noticed_and_made_again(stage: Stage) -> None:
+    """Nothing tells a server of it: a worker that runs on would be found by nobody."""
+    server = await stage.serve("echo", echo, patience=replace(PATIENCE, check=0.05))
+    client = await stage.connect()
+    await client.send("echo", HELLO)
+    await stage.delete_exchange(stage.names.requests)
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                assert await client.send("echo", HELLO)
+                break
+            except bus.AgentNotFound:
+                await asyncio.sleep(0.05)
+    assert server.stats().losses == 0  # what runs and what waits is not disturbed
+    assert server.state is State.CONNECTED
 
 
 async def test_a_lost_reply_queue_is_replaced_and_the_call_answered(stage: Stage) -> None:
