@@ -1,4 +1,7 @@
-"""`make bench`: measures on the broker of SKILLBUS_TEST_AMQP_URL, or on a private node, and prints ratios."""
+"""`make bench`: measures on the broker of SKILLBUS_TEST_AMQP_URL, or on a private node, and prints ratios.
+
+`make bench BENCH_ARGS=soak` looks at memory instead.
+"""
 
 import argparse
 import asyncio
@@ -26,7 +29,7 @@ from broker.sessions import Credential, mint
 from broker.worktrees import Worktrees
 from deploy.rabbitmq import PrivateNode
 
-from . import bare, echo
+from . import bare, echo, soak
 from .measure import Call, Run, middle, run
 
 EPISODES = 16
@@ -34,6 +37,9 @@ BODY = json.dumps({"message": {"parts": [{"data": {"text": "x" * 200}}]}}).encod
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["soak"]:
+        soak.main(sys.argv[2:])
+        return
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--calls", type=int, default=2000, help="calls a run with many in flight (default 2000)")
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds, of which the median counts")
