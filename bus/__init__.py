@@ -42,11 +42,13 @@ from bus.errors import (
     TransportError,
     Unauthenticated,
     Unavailable,
+    Undeclared,
     Unroutable,
     UnsupportedOperation,
     VersionNotSupported,
     from_json,
 )
+from bus.hop import Hop, Parent
 from bus.interface import Interface
 from bus.leg import StreamEvent
 from bus.letter import Letter
@@ -75,6 +77,8 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     "ClientStats",
     "Retry",
     "StreamEvent",
+    "Hop",
+    "Parent",
     "Authorize",
     "Unsigned",
     # What no server answered
@@ -135,6 +139,7 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     "ConnectionLost",
     "StreamCut",
     "Refused",
+    "Undeclared",
     "Rejected",
     "Unroutable",
 ]

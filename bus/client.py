@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
-from bus import deadline as deadlines
 from bus import topology, wire
 from bus.driver import Connection, Driver, Incoming
 from bus.errors import (
@@ -24,14 +23,16 @@ from bus.errors import (
     Unavailable,
     Unroutable,
 )
+from bus.hop import Parent
 from bus.leg import StreamEvent
 from bus.limits import Limits
 from bus.link import Link, Patience, State
 from bus.message import Authorize, Unsigned
-from bus.names import FINAL, SEND_MESSAGE, Names, check_agent
+from bus.names import FINAL, SEND_MESSAGE, Names
+from bus.order import Order, order
 from bus.pending import Call, Pending
 from bus.retry import Retry
-from bus.stream import IDLE, Stream
+from bus.stream import IDLE, Stream, keepalive
 from bus.target import APP_ID, Target, driver_for
 
 _NO_HEADERS: Mapping[str, str] = {}
@@ -144,6 +145,7 @@ class Client:
         configuration: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
         timeout: float = 60.0,
+        within: Parent | None = None,
     ) -> dict[str, Any]:
         """Send a message to an agent (A2A 1.0, section 3.1.1) and return its `SendMessageResponse`.
 
@@ -158,7 +160,9 @@ class Client:
             body["configuration"] = configuration
         if metadata is not None:
             body["metadata"] = metadata
-        return await self.request(agent, SEND_MESSAGE, body, message_id=message_id, headers=headers, timeout=timeout)
+        return await self.request(
+            agent, SEND_MESSAGE, body, message_id=message_id, headers=headers, timeout=timeout, within=within
+        )
 
     async def request(
         self,
@@ -170,6 +174,7 @@ class Client:
         headers: Mapping[str, str] = _NO_HEADERS,
         timeout: float = 60.0,
         authorization: str | None = None,
+        within: Parent | None = None,
     ) -> dict[str, Any]:
         """Call one operation of an agent (A2A 1.0, section 5.3) and return its response object.
 
@@ -178,16 +183,28 @@ class Client:
         `traceparent`), `timeout` is seconds over all attempts. `authorization` stands in place of what the client's
         `authorize` would give.
 
+        `within` is the call that this one is made for: the `Request` that an agent answers, a `Hop`, or the context
+        of a skill's handler. Half a second of its deadline is kept from this one, its root task, depth, tenant and
+        trace go along, so that a cancel of the root ends this one too, and the agent learns how deep it stands.
+
         Raises the error that the agent answered with, and by itself: `AgentNotFound` when nobody serves such an agent;
         `Unavailable` when its queue is full or the broker takes no messages; `DeadlineExceeded`, with `local` in the
-        metadata, when no answer came in time; `ConnectionLost` when the client is closed; `InvalidParams`,
-        `InvalidRequest` or `MethodNotFound` for what may not be sent.
+        metadata, when no answer came in time, or `within` leaves none; `ConnectionLost` when the client is closed;
+        `InvalidParams`, `InvalidRequest` or `MethodNotFound` for what may not be sent.
         """
-        call = self.begin(agent, operation, body, message_id, headers, timeout, authorization=authorization)
-        try:
-            return await call.result
-        finally:
-            self.end(call)
+        return await self.answer(
+            order(
+                agent,
+                operation,
+                body,
+                self._limits,
+                message_id=message_id,
+                headers=headers,
+                timeout=timeout,
+                authorization=authorization,
+                within=within,
+            )
+        )
 
     async def stream(
         self,
@@ -201,6 +218,7 @@ class Client:
         idle: float = IDLE,
         resume: bool = True,
         authorization: str | None = None,
+        within: Parent | None = None,
     ) -> AsyncGenerator[StreamEvent, None]:
         """Call a streaming operation of an agent and hand its events over in order; the iteration ends at the last.
 
@@ -212,44 +230,43 @@ class Client:
 
         Raises as `request` does, at the first event as later.
         """
-        stream = Stream(
-            self,
-            self._retry,
+        first = order(
+            agent,
+            operation,
+            body,
             self._limits,
-            agent=agent,
-            operation=operation,
-            body=body,
-            message_id=message_id or wire.message_id(body) or uuid4().hex,
-            headers=headers,
+            message_id=message_id,
+            headers={**keepalive(idle), **headers},
             timeout=timeout,
-            idle=idle,
-            resume=resume,
             authorization=authorization,
+            within=within,
         )
-        async with aclosing(stream.events()) as events:
+        async with aclosing(Stream(self, first, self._retry, self._limits, idle, resume).events()) as events:
             async for event in events:
                 yield event
 
-    def begin(
-        self,
-        agent: str,
-        operation: str,
-        body: Mapping[str, Any] | bytes,
-        message_id: str | None,
-        headers: Mapping[str, str],
-        timeout: float,
-        on_reply: Callable[[Incoming], None] | None = None,
-        authorization: str | None = None,
-    ) -> Call:
-        """Send a request and have its replies brought to the call, until `end`. For `request` and `stream`."""
-        call = self._new_call(agent, operation, body, message_id, headers, timeout)
-        call.on_reply, call.authorization = on_reply, authorization
+    async def answer(self, order: Order) -> dict[str, Any]:
+        """The one answer to an order. For `request` and `stream`."""
+        call = self.begin(order)
+        try:
+            return await call.result
+        finally:
+            self.end(call)
+
+    def begin(self, order: Order, on_reply: Callable[[Incoming], None] | None = None) -> Call:
+        """Send a request and have its replies brought to the call, until `end`. For `answer` and `stream`."""
+        if self._closed:
+            raise ConnectionLost("the client is closed")
+        if self._requests.state is State.BLOCKED:
+            # Waiting here would only hide from the caller that the broker is in distress.
+            raise Unavailable("the broker takes no messages now", metadata={"retryAfterMs": "5000"})
+        call = Call(order, asyncio.get_running_loop().create_future(), on_reply=on_reply)
         self._stats.calls += 1
         self._pending.add(call)
         if self._up:
             self._attempt(call)
         else:
-            self._set_timer(call, timeout)
+            self._set_timer(call, self._limits.horizon)
         return call
 
     def end(self, call: Call) -> None:
@@ -276,38 +293,8 @@ class Client:
         able = (State.CONNECTED, State.BLOCKED)
         return self._requests.state in able and self._replies.state in able
 
-    def _new_call(
-        self,
-        agent: str,
-        operation: str,
-        body: Mapping[str, Any] | bytes,
-        message_id: str | None,
-        headers: Mapping[str, str],
-        timeout: float,
-    ) -> Call:
-        if not 0 < timeout <= self._limits.horizon:
-            raise InvalidParams(f"a timeout is more than 0 and at most {self._limits.horizon:g} s")
-        if self._closed:
-            raise ConnectionLost("the client is closed")
-        if self._requests.state is State.BLOCKED:
-            # Waiting here would only hide from the caller that the broker is in distress.
-            raise Unavailable("the broker takes no messages now", metadata={"retryAfterMs": "5000"})
-        encoded = wire.encode(body)
-        message_id = message_id or wire.message_id(body) or uuid4().hex
-        wire.check_request(operation, message_id, encoded, headers, self._limits)
-        loop = asyncio.get_running_loop()
-        return Call(
-            check_agent(agent),
-            operation,
-            encoded,
-            message_id,
-            headers,
-            deadline=deadlines.after(time.time(), timeout),
-            expires=loop.time() + timeout,
-            result=loop.create_future(),
-        )
-
     def _attempt(self, call: Call) -> None:
+        order = call.order
         call.attempts += 1
         if call.attempts > 1:
             self._stats.resent += 1
@@ -315,24 +302,24 @@ class Client:
             call.publishing.cancel()  # what still waits for its turn is not sent twice
             call.uncertain = True
         try:
-            authorization = self._sign(call)
+            authorization = self._sign(order)
         except Exception as error:
             call.fail(error)
             return
         correlation_id = f"{self._origin}-{next(self._number)}"
         message = wire.request(
             self._names,
-            call.agent,
-            call.operation,
-            call.body,
-            message_id=call.message_id,
+            order.agent,
+            order.operation,
+            order.body,
+            message_id=order.message_id,
             address=wire.Address(self._reply_queue, correlation_id),
-            deadline=call.deadline,
+            deadline=order.deadline,
             now=time.time(),
             user=self._driver.user,
             app_id=APP_ID,
             authorization=authorization,
-            headers=call.headers,
+            headers=order.headers,
             attempt=call.attempts,
         )
         self._pending.attempt(call, correlation_id)
@@ -341,10 +328,10 @@ class Client:
         published.add_done_callback(lambda done: self._published(call, done))
         self._set_timer(call, self._retry.wait(call.resends))
 
-    def _sign(self, call: Call) -> str | None:
-        if self._authorize is None or call.authorization is not None:
-            return call.authorization
-        return self._authorize(Unsigned(call.agent, call.operation, call.message_id, call.body, call.deadline))
+    def _sign(self, order: Order) -> str | None:
+        if self._authorize is None or order.authorization is not None:
+            return order.authorization
+        return self._authorize(Unsigned(order.agent, order.operation, order.message_id, order.body, order.deadline))
 
     def _published(self, call: Call, done: "asyncio.Future[None]") -> None:
         if done.cancelled():
@@ -370,10 +357,10 @@ class Client:
         loop = asyncio.get_running_loop()
         if call.timer is not None:
             call.timer.cancel()
-        call.timer = loop.call_at(min(loop.time() + seconds, call.expires), self._overdue, call)
+        call.timer = loop.call_at(min(loop.time() + seconds, call.order.expires), self._overdue, call)
 
     def _overdue(self, call: Call) -> None:
-        if asyncio.get_running_loop().time() >= call.expires:
+        if asyncio.get_running_loop().time() >= call.order.expires:
             detail = {"local": "true", "attempts": str(call.attempts)}
             call.fail(DeadlineExceeded("no answer came before the deadline", metadata=detail))
         elif call.started or call.resends + 1 >= self._retry.attempts:

@@ -9,7 +9,7 @@ class Limits:
 
     `body` is what an agent card advertises as `maxMessageBytes`. `depth` is how deep its JSON may nest. `headers` is
     the sum of all header names and values. `skew` is how far two clocks may differ before a deadline counts as
-    passed; `horizon` is how far ahead a deadline may lie.
+    passed; `horizon` is how far ahead a deadline may lie. `hops` is how many calls may stand above a request.
     """
 
     body: int = 1024 * 1024
@@ -17,3 +17,4 @@ class Limits:
     headers: int = 16 * 1024
     skew: float = 2.0
     horizon: float = 24 * 3600.0
+    hops: int = 16

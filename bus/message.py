@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from bus.names import DEPTH, ROOT_TASK, TENANT, TRACEPARENT, TRACESTATE
+
 _NO_HEADERS: Mapping[str, str | int | bool] = {}
 
 
@@ -30,6 +32,28 @@ class Request:
     tracestate: str | None = None
     redelivered: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def root_task(self) -> str | None:
+        """The task that this request is part of; who cancels it ends what was begun for it as well."""
+        return self.headers.get(ROOT_TASK) or None
+
+    @property
+    def depth(self) -> int:
+        """How many calls stand above this one."""
+        return int(self.headers.get(DEPTH, "0"))
+
+    @property
+    def onward(self) -> Mapping[str, str]:
+        """The service parameters that calls made for this one carry: root task, depth, tenant and trace."""
+        found = {
+            ROOT_TASK: self.root_task,
+            DEPTH: str(self.depth + 1),
+            TENANT: self.tenant,
+            TRACEPARENT: self.traceparent,
+            TRACESTATE: self.tracestate,
+        }
+        return {name: value for name, value in found.items() if value}
 
 
 class Reply(Protocol):

@@ -51,23 +51,30 @@ TASK_SEQUENCE = "a2a-task-seq"
 AFTER = "a2a-after-seq"
 GAP = "a2a-gap"
 KEEPALIVE = "a2a-keepalive"
+EXTENSIONS = "a2a-extensions"
+ROOT_TASK = "a2a-root-task"
+"""The task that a request is part of, however many calls lie between."""
+DEPTH = "a2a-depth"
+"""How many calls stand above a request, so that agents that call each other in a circle come to an end."""
 TRACEPARENT = "traceparent"
 TRACESTATE = "tracestate"
 
 SET_BY_BINDING = frozenset(
     {A2A_VERSION, DEADLINE, AUTHORIZATION, TENANT, ATTEMPT, SEQUENCE, FINAL, ERROR, RESPONDER, STREAM, TASK_ID}
-    | {TASK_SEQUENCE, GAP, "a2a-context-id", "a2a-root-task"}
+    | {TASK_SEQUENCE, GAP}
 )
 """Header names that a caller can't choose."""
 
 SET_BY_SERVER = frozenset(
     {A2A_VERSION, DEADLINE, AUTHORIZATION, ATTEMPT, SEQUENCE, FINAL, ERROR, RESPONDER, STREAM, AFTER, KEEPALIVE}
+    | {TENANT, ROOT_TASK, DEPTH}
 )
 """Header names of a reply that an agent can't choose."""
 
 SHORT = 255
 """AMQP's limit on a short string, in bytes: message ids, correlation ids, queue names, routing keys."""
 
+_BATCH = ".batch"
 _AGENT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PREFIX = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 _REPLY_END = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -81,6 +88,8 @@ def check_agent(name: str) -> str:
     """
     if not _AGENT.fullmatch(name):
         raise InvalidParams("an agent's name is 1 to 64 characters of a-z 0-9 . _ -, beginning with a letter or digit")
+    if name.endswith(_BATCH):
+        raise InvalidParams(f"an agent's name does not end in {_BATCH}: such are the names of the lanes for batches")
     return name
 
 
@@ -109,9 +118,27 @@ class Names:
         """The queue of dead letters that are kept for people."""
         return f"{self.prefix}.parked"
 
+    @property
+    def control(self) -> str:
+        """The direct exchange of short words to the workers."""
+        return f"{self.prefix}.ctl"
+
+    @property
+    def cards(self) -> str:
+        """The fanout exchange on which workers say that they live."""
+        return f"{self.prefix}.cards"
+
     def queue(self, agent: str) -> str:
         """The work queue of an agent."""
         return f"{self.prefix}.q.{check_agent(agent)}"
+
+    def batch(self, agent: str) -> str:
+        """The queue of an agent's work that can wait."""
+        return f"{self.queue(agent)}{_BATCH}"
+
+    def batch_key(self, agent: str) -> str:
+        """The routing key of an agent's work that can wait."""
+        return f"{check_agent(agent)}{_BATCH}"
 
     def new_reply_queue(self, user: str | None) -> str:
         """A name for a reply queue that was never used before: it can't collide with a half-dead connection's."""

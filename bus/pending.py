@@ -1,35 +1,29 @@
 """The calls that a client waits for: each is registered, settled exactly once, and removed, whatever happens."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from bus.driver import Incoming
+from bus.order import Order
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call, over all of its attempts. `deadline` is Unix time, `expires` the same moment in the loop's time.
+    """One call, over all of its attempts.
 
     `underway` tells that the newest attempt was given to the broker and can still be answered; `uncertain` that some
     attempt may have arrived, so that an error of a later one no longer says that nothing happened. `on_reply` takes
     the replies to a call that has more than one; `started` tells that the first of them is here.
     """
 
-    agent: str
-    operation: str
-    body: bytes = field(repr=False)
-    message_id: str
-    headers: Mapping[str, str]
-    deadline: float
-    expires: float
+    order: Order
     result: "asyncio.Future[dict[str, Any]]"
     attempts: int = 0
     resends: int = 0
     on_reply: Callable[[Incoming], None] | None = None
     started: bool = False
-    authorization: str | None = field(default=None, repr=False)
     underway: bool = False
     uncertain: bool = False
     timer: asyncio.TimerHandle | None = None

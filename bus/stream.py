@@ -2,13 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
+from uuid import uuid4
+
+import orjson
 
 from bus.driver import Incoming
 from bus.errors import BusError, ConnectionLost, DeadlineExceeded, StreamCut, Unavailable, UnsupportedOperation
 from bus.leg import Leg, StreamEvent
 from bus.limits import Limits
 from bus.names import AFTER, GET_TASK, KEEPALIVE, SUBSCRIBE
+from bus.order import Order
 from bus.pending import Call
 from bus.retry import Retry
 
@@ -28,69 +33,31 @@ _ENDED = frozenset(
 class Caller(Protocol):
     """What a stream needs of its client."""
 
-    def begin(
-        self,
-        agent: str,
-        operation: str,
-        body: Mapping[str, Any] | bytes,
-        message_id: str | None,
-        headers: Mapping[str, str],
-        timeout: float,
-        on_reply: Callable[[Incoming], None] | None = None,
-        authorization: str | None = None,
-    ) -> Call:
+    def begin(self, order: Order, on_reply: Callable[[Incoming], None] | None = None) -> Call:
         """Send a request; its replies go to `on_reply`."""
 
     def end(self, call: Call) -> None:
         """Forget it."""
 
-    async def request(
-        self,
-        agent: str,
-        operation: str,
-        body: Mapping[str, Any],
-        *,
-        headers: Mapping[str, str],
-        timeout: float,
-        authorization: str | None,
-    ) -> dict[str, Any]:
+    async def answer(self, order: Order) -> dict[str, Any]:
         """One request and its one answer."""
 
 
-class Stream:
-    """See `bus.client.Client.stream`."""
+def keepalive(idle: float) -> dict[str, str]:
+    """The headers that ask for three keep-alives within the idle time, as they come by default."""
+    return {} if idle >= IDLE else {KEEPALIVE: str(max(1, int(idle / 3)))}
 
-    def __init__(
-        self,
-        caller: Caller,
-        retry: Retry,
-        limits: Limits,
-        *,
-        agent: str,
-        operation: str,
-        body: Mapping[str, Any] | bytes,
-        message_id: str,
-        headers: Mapping[str, str],
-        timeout: float,
-        idle: float,
-        resume: bool,
-        authorization: str | None,
-    ) -> None:
+
+class Stream:
+    """See `bus.client.Client.stream`. `order` is the request that it begins with."""
+
+    def __init__(self, caller: Caller, order: Order, retry: Retry, limits: Limits, idle: float, resume: bool) -> None:
         self._caller = caller
+        self._order = order
         self._retry = retry
         self._limits = limits
-        self._agent = agent
-        self._operation = operation
-        self._body = body
-        self._message_id = message_id
-        # Three keep-alives fit into the idle time, as they do by default.
-        asked = {} if idle >= IDLE else {KEEPALIVE: str(max(1, int(idle / 3)))}
-        self._headers = {**asked, **headers}
-        self._timeout = timeout
-        self._expires: float | None = None
         self._idle = idle
         self._resume = resume
-        self._authorization = authorization
         self._task_id: str | None = None
         self._task_seq: int | None = None
         self._begun = False
@@ -138,26 +105,20 @@ class Stream:
 
     @property
     def _left(self) -> float:
-        return (self._expires or 0.0) - asyncio.get_running_loop().time()
+        return self._order.expires - asyncio.get_running_loop().time()
 
     def _begin(self, leg: Leg, resumed: bool) -> Call:
-        operation, body, message_id = self._operation, self._body, self._message_id
-        headers = self._headers
-        if resumed:
-            operation, body, message_id = SUBSCRIBE, self._naming_task(), ""
-            if self._task_seq is not None:
-                headers = {**headers, AFTER: str(self._task_seq)}
-        left = self._left if self._expires else self._timeout
-        self._expires = self._expires or asyncio.get_running_loop().time() + self._timeout
-        if left <= 0 < self._timeout:
+        if self._left <= 0:
             raise DeadlineExceeded("the stream did not end before the deadline", metadata={"local": "true"})
-        return self._caller.begin(
-            self._agent, operation, body, message_id or None, headers, left, leg.take, self._authorization
-        )
+        return self._caller.begin(self._about_task(SUBSCRIBE) if resumed else self._order, leg.take)
 
-    def _naming_task(self) -> dict[str, Any]:
-        tenant = self._body.get("tenant") if isinstance(self._body, Mapping) else None
-        return {"id": self._task_id, **({"tenant": tenant} if tenant else {})}
+    def _about_task(self, operation: str) -> Order:
+        headers = dict(self._order.headers)
+        if operation == SUBSCRIBE and self._task_seq is not None:
+            headers[AFTER] = str(self._task_seq)
+        tenant = orjson.loads(self._order.body).get("tenant")
+        body = orjson.dumps({"id": self._task_id, **({"tenant": tenant} if tenant else {})})
+        return replace(self._order, operation=operation, body=body, message_id=uuid4().hex, headers=headers)
 
     def _is_known(self, event: StreamEvent, *, first: bool) -> bool:
         """Whether an event of a stream that was taken up again tells nothing new."""
@@ -168,14 +129,7 @@ class Stream:
     async def _last(self, error: BusError) -> StreamEvent | None:
         """The whole task in place of the events that were missed, when it has come to its end meanwhile."""
         try:
-            task = await self._caller.request(
-                self._agent,
-                GET_TASK,
-                self._naming_task(),
-                headers=self._headers,
-                timeout=max(0.001, self._left),
-                authorization=self._authorization,
-            )
+            task = await self._caller.answer(self._about_task(GET_TASK))
         except BusError as other:
             raise self._cut(f"the stream cannot be taken up again: {other.message}") from error
         status = task.get("status")

@@ -121,6 +121,7 @@ def check_request(operation: str, message_id: str, body: bytes, headers: Mapping
             if name in n.SET_BY_BINDING or not (name.startswith("a2a-") or name in (n.TRACEPARENT, n.TRACESTATE)):
                 raise InvalidParams(f"{name} is not a header that a caller sets")
         _check_headers(headers, limits)
+        _check_depth(headers, limits)
 
 
 def return_address(names: n.Names, properties: Properties) -> Address | None:
@@ -150,6 +151,7 @@ def read_request(agent: str, message: Incoming, limits: Limits, now: float) -> R
     _check_message_id(message_id)
     _check_size(body, limits)
     _check_headers(headers, limits)
+    _check_depth(headers, limits)
     payload = read_object(body, limits.depth)
     sent = payload.get("message")
     if isinstance(sent, dict) and sent.get("messageId", message_id) != message_id:
@@ -163,7 +165,7 @@ def read_request(agent: str, message: Incoming, limits: Limits, now: float) -> R
         deadline=_read_deadline(headers.get(n.DEADLINE), limits, now),
         authorization=_text(headers, n.AUTHORIZATION),
         caller=properties.user_id,
-        tenant=_text(headers, n.TENANT),
+        tenant=_tenant(headers, payload),
         traceparent=_text(headers, n.TRACEPARENT),
         tracestate=_text(headers, n.TRACESTATE),
         redelivered=message.redelivered,
@@ -319,11 +321,34 @@ def _check_headers(headers: Mapping[str, Any], limits: Limits) -> None:
         raise InvalidRequest(f"the headers have {total} bytes, more than {limits.headers}")
 
 
+def _check_depth(headers: Mapping[str, Any], limits: Limits) -> None:
+    value = headers.get(n.DEPTH)
+    if value is None:
+        return
+    text = str(value)
+    if isinstance(value, bool) or not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise InvalidRequest(f"the header {n.DEPTH} is not a whole number")
+    if int(text) > limits.hops:
+        raise InvalidRequest(
+            f"more than {limits.hops} calls stand above this one: do agents call each other in a circle?",
+            metadata={"maxDepth": str(limits.hops)},
+        )
+
+
 def _text(headers: Mapping[str, Any], name: str) -> str | None:
     value = headers.get(name)
     if value is None or isinstance(value, str):
         return value
     raise InvalidRequest(f"the header {name} is not a string")
+
+
+def _tenant(headers: Mapping[str, Any], payload: Mapping[str, Any]) -> str | None:
+    told, said = _text(headers, n.TENANT), payload.get("tenant")
+    if not isinstance(said, str) or not said:
+        return told
+    if told is not None and told != said:
+        raise InvalidRequest(f"the header {n.TENANT} and the body's tenant differ")
+    return said
 
 
 def _read_deadline(value: Any, limits: Limits, now: float) -> float | None:

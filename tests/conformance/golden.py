@@ -183,6 +183,7 @@ def recorded() -> Iterator[list[Outgoing]]:
     with (
         patch.object(MemoryConnection, "publish", record),
         patch("bus.client.time", clock),
+        patch("bus.order.time", clock),
         patch("bus.server.time", clock),
         patch("bus.client.APP_ID", "example/1.0"),
         patch("bus.names.uuid4", lambda: number),
