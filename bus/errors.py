@@ -195,6 +195,12 @@ class Refused(TransportError):
     default = "the broker refuses"
 
 
+class Undeclared(Refused):
+    """Something has to stand on the broker and does not, and whoever says so may only look."""
+
+    default = "something is missing on the broker"
+
+
 ERRORS: dict[int, type[BusError]] = {
     kind.code: kind
     for kind in (
