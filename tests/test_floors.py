@@ -16,7 +16,7 @@ BELOW = {
 AMQP = {"aio_pika", "aiormq", "pamqp"}
 AMQP_ADAPTER = "bus.amqp"
 A2A = "a2a"
-A2A_ADAPTERS = {"a2a", "a2a_sdk", "sdk"}
+A2A_ADAPTERS = {"a2a", "a2a_sdk", "sdk", "sdk_push"}
 
 
 def imports(path: Path, module: str) -> Iterator[tuple[int, str]]:
