@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -22,16 +23,19 @@ from bus import (
 )
 from bus.control import CANCEL, INFO, STATS, Control, Handler
 from skills import Skill
+from skills.canonical import ref
 
 from . import answers, parameters
 from .cancels import Cancels
-from .card import SCHEMAS, card_of
+from .card import SCHEMAS, card_of, sign
+from .jcs import canonicalize
 from .ledger import Ledger
 from .listing import Listing
 from .parameters import member
 from .pipeline import DEFAULT_DEADLINE, Asked, Pipeline
 from .runs import Run
 from .sessions import Session, claimed_session, verify
+from .signing import SigningKey
 from .streams import POLL, Streams
 from .tasks import Task
 
@@ -42,6 +46,7 @@ RETURN = 5.0
 
 _SESSION_CACHE_SECONDS = 1.0
 _SESSION_CACHE_SIZE = 4096
+_CARD_CACHE_SIZE = 64
 
 _Operation = Callable[[Request, Session, Reply], Awaitable[None]]
 
@@ -53,12 +58,24 @@ class SkillAgent:
     is not there. A tenant is of no meaning here: the session says everything.
     """
 
-    def __init__(self, name: str, pipeline: Pipeline, ledger: Ledger, *, version: str, url: str = "") -> None:
+    def __init__(
+        self,
+        name: str,
+        pipeline: Pipeline,
+        ledger: Ledger,
+        *,
+        version: str,
+        url: str = "",
+        key: SigningKey | None = None,
+    ) -> None:
+        """`url` is that of the card's interface. The cards are signed with `key`, where there is one."""
         self.name = name
         self._pipeline = pipeline
         self._ledger = ledger
         self._version = version
         self._url = url
+        self._key = key
+        self._cards: dict[tuple[str, ...], bytes] = {}
         self._streams = Streams(pipeline)
         self._cancels = Cancels(pipeline, ledger, self._streams, self._tell)
         self._control: Control | None = None
@@ -79,6 +96,7 @@ class SkillAgent:
         *,
         instance: str,
         prefix: str = "a2a",
+        declare: bool = True,
         stats: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         """Listen on the control exchange: learn of cancels at once, answer `ping`, `info` and `stats`.
@@ -97,7 +115,7 @@ class SkillAgent:
             return {**(stats() if stats else {}), "calls": self._pipeline.load}
 
         on: dict[str, Handler] = {CANCEL: cancel, INFO: info, STATS: count}
-        control = Control(target, self.name, instance=instance, on=on, prefix=prefix)
+        control = Control(target, self.name, instance=instance, on=on, prefix=prefix, declare=declare)
         await control.start()
         self._control = control
 
@@ -171,6 +189,7 @@ class SkillAgent:
             context,
             request.deadline if request.deadline is not None else time.time() + DEFAULT_DEADLINE,
             parameters.root_task(request),
+            request.onward,
         )
 
     async def _taken(self, run: Run) -> Task | None:
@@ -289,11 +308,25 @@ class SkillAgent:
 
     async def _get_card(self, request: Request, session: Session, reply: Reply) -> None:
         fresh = await self._fresh(session)
-        await reply.send(orjson.dumps(self.card(self._pipeline.visible(fresh))))
+        await reply.send(self._encoded_card(self._pipeline.visible(fresh)))
 
-    def card(self, skills: list[Skill]) -> dict[str, Any]:
-        """The agent card, with these skills (A2A 1.0, section 4.4.1)."""
-        return card_of(self.name, self._version, self._url, skills)
+    def card(self, skills: Sequence[Skill]) -> dict[str, Any]:
+        """The agent card, with these skills (A2A 1.0, section 4.4.1), signed if the agent has a key (section 8.4)."""
+        card = card_of(self.name, self._version, self._url, skills)
+        return card if self._key is None else sign(card, self._key)
+
+    @cached_property
+    def card_hash(self) -> str:
+        """The content address of the card with every skill: equal where agents offer the same."""
+        return ref(canonicalize(card_of(self.name, self._version, self._url, list(self._pipeline.catalog))))
+
+    def _encoded_card(self, skills: list[Skill]) -> bytes:
+        seen = tuple(skill.id for skill in skills)
+        if seen not in self._cards:
+            if len(self._cards) >= _CARD_CACHE_SIZE:
+                self._cards.clear()
+            self._cards[seen] = orjson.dumps(self.card(skills))
+        return self._cards[seen]
 
 
 def _context(request: Request, session: Session) -> str:
