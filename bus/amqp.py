@@ -168,6 +168,28 @@ class AmqpConnection:
         finally:
             await self._close_channel(channel)
 
+    async def missing(self, *parts: Part) -> tuple[Part, ...]:
+        """See `bus.driver.Connection.missing`."""
+        missing: list[Part] = []
+        channel = await self._open_channel()
+        try:
+            for part in parts:
+                if isinstance(part, Binding):
+                    continue
+                looking = (
+                    channel.get_exchange(part.name)
+                    if isinstance(part, Exchange)
+                    else channel.declare_queue(part.name, passive=True)
+                )
+                try:
+                    await self.ask(looking)
+                except _Missing:  # which cost the channel
+                    missing.append(part)
+                    channel = await self._open_channel()
+        finally:
+            await self._close_channel(channel)
+        return tuple(missing)
+
     async def delete(self, *parts: Part) -> None:
         """See `bus.driver.Connection.delete`."""
         channel = await self._open_channel()
@@ -212,8 +234,9 @@ class AmqpConnection:
         underlay.on_consumer_cancel_callbacks.add(lambda _: on_cancelled())
         if prefetch:
             await self.ask(channel.set_qos(prefetch_count=prefetch))
-        answer = await self.ask(underlay.basic_consume(queue, _never, no_ack=not prefetch))
-        return _AmqpConsumer(self, underlay, str(answer.consumer_tag))
+        consumer = _AmqpConsumer(self, underlay, queue, settles=bool(prefetch))
+        await consumer.resume()
+        return consumer
 
     async def close(self) -> None:
         """See `bus.driver.Connection.close`."""
@@ -347,11 +370,18 @@ class _Delivery:
 class _AmqpConsumer:
     connection: AmqpConnection
     channel: aiormq.abc.AbstractChannel
-    tag: str
+    queue: str
+    settles: bool
+    tag: str = ""
 
     async def cancel(self) -> None:
         with suppress(ConnectionLost, Refused):
             await self.connection.ask(self.channel.basic_cancel(self.tag))
+
+    async def resume(self) -> None:
+        # On the same channel, where what was delivered before is still to be settled.
+        consuming = self.channel.basic_consume(self.queue, _never, no_ack=not self.settles)
+        self.tag = str((await self.connection.ask(consuming)).consumer_tag)
 
 
 class _Missing(Refused):

@@ -15,7 +15,7 @@ from uuid import uuid4
 import orjson
 
 from bus import topology
-from bus.driver import Binding, Connection, Exchange, Incoming, Outgoing, Part, Properties, Queue
+from bus.driver import Binding, Connection, Incoming, Outgoing, Part, Properties, Queue
 from bus.errors import BusError, ConnectionLost, InvalidParams, Unroutable
 from bus.link import Link, Patience
 from bus.names import MEDIA_TYPE, Names, check_agent
@@ -65,11 +65,6 @@ class Answer:
         return cls(kind, agent, instance, found)
 
 
-def exchange(names: Names) -> Exchange:
-    """The control exchange of a prefix. Its keys are `kind`, `kind.agent` and `kind.agent.instance`."""
-    return Exchange(f"{names.prefix}.ctl", "direct")
-
-
 def key(kind: str, agent: str | None = None, instance: str | None = None) -> str:
     """The routing key to all workers, to those of an agent, or to one."""
     if kind not in KINDS:
@@ -83,7 +78,7 @@ class Control:
     """One worker's ear and voice on the control exchange.
 
     `on` has a handler for each kind that it listens to; `ping` is answered without one. Handlers run beside each
-    other; one that fails is logged and answers nothing.
+    other; one that fails is logged and answers nothing. Without `declare` the exchange is only looked for.
     """
 
     def __init__(
@@ -94,6 +89,7 @@ class Control:
         instance: str,
         on: Mapping[str, Handler],
         prefix: str = "a2a",
+        declare: bool = True,
         patience: Patience | None = None,
     ) -> None:
         self._names = Names(prefix)
@@ -103,10 +99,9 @@ class Control:
         self._driver = driver_for(target)
         self._tasks: set[asyncio.Task[None]] = set()
         name = f"{APP_ID} control {agent}"
-        self._parts: tuple[Part, ...] = ()
-        self._link = Link(
-            self._driver, name, self._set_up, patience=patience or Patience(), check=lambda it: it.declare(*self._parts)
-        )
+        self._own: tuple[Part, ...] = ()
+        self._declare = declare
+        self._link = Link(self._driver, name, self._set_up, patience=patience or Patience(), check=self._stand)
 
     async def start(self) -> None:
         """Connect and listen. Raises `Refused` and `ConnectionLost`."""
@@ -144,17 +139,20 @@ class Control:
 
     async def _set_up(self, connection: Connection) -> None:
         queue = f"{self._names.prefix}.ctl.{self._agent}.{uuid4().hex}"
-        where = exchange(self._names)
         keys = [key(kind, *to) for kind in self._on for to in ((), (self._agent,), (self._agent, self._instance))]
-        bindings = [Binding(where.name, queue, each) for each in keys]
-        self._parts = (where, Queue(queue, exclusive=True), *bindings)
-        await connection.declare(*self._parts)
+        bindings = [Binding(self._names.control, queue, each) for each in keys]
+        self._own = (Queue(queue, exclusive=True), *bindings)
+        await self._stand(connection)
         await connection.consume(
             queue,
             prefetch=0,
             on_delivery=lambda message: self._on_delivery(connection, message),
             on_cancelled=lambda: self._link.drop("the control queue is gone"),
         )
+
+    async def _stand(self, connection: Connection) -> None:
+        await topology.stand(connection, self._names, topology.control(self._names), declare=self._declare)
+        await connection.declare(*self._own)
 
     def _on_delivery(self, connection: Connection, message: Incoming) -> None:
         handler = self._on.get(message.properties.type or "")
@@ -210,7 +208,9 @@ async def ask(
 
     try:
         queue = names.new_reply_queue(driver.user)
-        await connection.declare(exchange(names), topology.replies(queue))
+        if await connection.missing(topology.control(names)):
+            return []  # whoever could answer would listen there
+        await connection.declare(topology.replies(queue))
         await connection.consume(queue, prefetch=0, on_delivery=on_delivery, on_cancelled=lambda: None)
         message = _message(names, where, kind, body or {}, user=driver.user, reply_to=queue)
         try:
@@ -247,7 +247,7 @@ def _message(
         user_id=user,
         app_id=APP_ID,
     )
-    return Outgoing(exchange(names).name, where, orjson.dumps(dict(body)), properties)
+    return Outgoing(names.control, where, orjson.dumps(dict(body)), properties)
 
 
 def _type(kind: str) -> str:

@@ -37,10 +37,10 @@ class DeadLetterStats:
 
 
 async def read_dead_letters(
-    target: Target, *, prefix: str = "a2a", patience: Patience | None = None
+    target: Target, *, prefix: str = "a2a", declare: bool = True, patience: Patience | None = None
 ) -> "DeadLetterReader":
-    """Read the dead letters of a broker until `stop`. Raises `Refused` and `ConnectionLost` as `bus.serve` does."""
-    reader = DeadLetterReader(driver_for(target), Names(prefix), patience or Patience())
+    """Read the dead letters of a broker until `stop`. `declare` and what is raised are as with `bus.serve`."""
+    reader = DeadLetterReader(driver_for(target), Names(prefix), patience or Patience(), declare=declare)
     await reader.start()
     return reader
 
@@ -53,8 +53,9 @@ class DeadLetterReader:
     the first; the second copy has the same id, by which `bus.parked` knows it.
     """
 
-    def __init__(self, driver: Driver, names: Names, patience: Patience) -> None:
+    def __init__(self, driver: Driver, names: Names, patience: Patience, *, declare: bool = True) -> None:
         self._names = names
+        self._declare = declare
         self._stats = DeadLetterStats()
         self._tasks: set[asyncio.Task[None]] = set()
         self._consumer: Consumer | None = None
@@ -98,7 +99,8 @@ class DeadLetterReader:
     async def _set_up(self, connection: Connection) -> None:
         if self._stopping:
             return
-        await connection.declare(*topology.dead(self._names), topology.parked(self._names))
+        parts = (*topology.dead(self._names), topology.parked(self._names))
+        await topology.stand(connection, self._names, *parts, declare=self._declare)
         self._consumer = await connection.consume(
             self._names.dead,
             prefetch=PREFETCH,

@@ -116,6 +116,9 @@ class Consumer(Protocol):
     async def cancel(self) -> None:
         """Stop deliveries; those already delivered stay to be settled. Nothing is delivered once this returns."""
 
+    async def resume(self) -> None:
+        """Subscribe again after `cancel`, as before. Raises `ConnectionLost` or `Refused`."""
+
 
 class Connection(Protocol):
     """One connection to a broker. It is never mended: once it is lost, another one is made."""
@@ -149,6 +152,9 @@ class Connection(Protocol):
 
     async def declare(self, *parts: Part) -> None:
         """Make exchanges, queues and bindings, in this order. Raises `Refused` when one exists with other arguments."""
+
+    async def missing(self, *parts: Part) -> tuple[Part, ...]:
+        """The exchanges and queues among them that are not there. Bindings can't be seen. Raises `Refused`."""
 
     async def delete(self, *parts: Part) -> None:
         """Delete exchanges, and queues with all that is in them; what is not there is no error. Raises `Refused`."""

@@ -15,7 +15,6 @@ from bus.driver import Incoming, Outgoing, Properties
 from bus.errors import BusError, DeadlineExceeded, InternalError, InvalidRequest, RetriesExhausted
 from bus.message import Authorize, Unsigned
 from bus.names import Names
-from bus.topology import DELIVERY_LIMIT
 
 _log = logging.getLogger(__name__)
 
@@ -112,8 +111,8 @@ class Letter:
         if self.reason == "expired":
             return DeadlineExceeded("the deadline passed before a worker took the request")
         if self.reason == "delivery_limit":
-            attempts = DELIVERY_LIMIT + 1
-            return RetriesExhausted(f"gave up after {attempts} attempts", metadata={"attempts": str(attempts)})
+            # How often that was nobody knows any more: the limit is a policy's, and may have changed meanwhile.
+            return RetriesExhausted("gave up: each time the worker, or its connection, was gone before the answer")
         return InternalError("the worker gave the request up")
 
     def parked_as(self, names: Names, answered: str, now: float) -> Outgoing:

@@ -100,6 +100,12 @@ class MemoryBroker:
             if part not in self._bindings[part.exchange]:
                 self._bindings[part.exchange].append(part)
 
+    def has(self, part: Part) -> bool:
+        """Whether there is such an exchange or queue, or what was asked for is neither."""
+        if isinstance(part, Exchange):
+            return part.name in self._exchanges
+        return not isinstance(part, Queue) or part.name in self._queues
+
     def find(self, name: str) -> MemoryQueue | None:
         """A queue by its name."""
         return self._queues.get(name)
@@ -164,6 +170,11 @@ class MemoryConnection:
         await self._turn()
         for part in parts:
             self._broker.declare(part, self)
+
+    async def missing(self, *parts: Part) -> tuple[Part, ...]:
+        """See `bus.driver.Connection.missing`."""
+        await self._turn()
+        return tuple(part for part in parts if not self._broker.has(part))
 
     async def delete(self, *parts: Part) -> None:
         """See `bus.driver.Connection.delete`."""

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
-from bus import control, topology, wire
+from bus import topology, wire
 from bus.driver import Connection, Consumer, Driver, Incoming, Outgoing, Part, Queue
 from bus.errors import (
     BusError,
@@ -79,16 +79,20 @@ async def serve(
     slots: int = SLOTS,
     instance: str | None = None,
     limits: Limits | None = None,
-    max_length: int = topology.MAX_LENGTH,
+    max_length: int | None = None,
+    declare: bool = True,
     keepalive: float = KEEPALIVE,
     patience: Patience | None = None,
 ) -> "Server":
     """Serve an agent from a broker: an `amqp://` or `amqps://` URL, or a `MemoryBroker`.
 
     Any number of servers may serve one agent; each runs at most `slots` calls at once. `instance` names this one to
-    callers. `max_length` is how many requests may wait in the agent's queue, the same for all of its servers.
+    callers. `max_length` is how many requests may wait in the agent's queue, the same for all of its servers; None is
+    `bus.topology.LENGTH_CEILING`, and a policy of the broker may say less. `declare` makes what has to stand on the
+    broker; without it the server only looks, at every connection, and needs no permission to configure.
     `keepalive` is how many seconds a stream is silent when its caller does not ask for another time. Raises
-    `Refused` when the broker will not have it, `ConnectionLost` when it can't be reached within the patience.
+    `Refused` when the broker will not have it (`Undeclared` when it may only look and something is missing; once it
+    was up it keeps trying), `ConnectionLost` when it can't be reached within the patience.
     """
     if not 1 <= slots <= MOST_SLOTS:
         raise InvalidParams(f"a server has 1 to {MOST_SLOTS} slots")
@@ -101,6 +105,7 @@ async def serve(
         instance=instance or uuid4().hex[:8],
         limits=limits or Limits(),
         max_length=max_length,
+        declare=declare,
         keepalive=keepalive,
         patience=patience or Patience(),
     )
@@ -117,9 +122,9 @@ async def remove(target: Target, agent_name: str, *, prefix: str = "a2a", shared
     connection = await driver_for(target).connect(f"{APP_ID} remove {agent_name}")
     try:
         names = Names(prefix)
-        parts: list[Part] = [Queue(names.queue(check_agent(agent_name)))]
+        parts: list[Part] = [Queue(names.queue(agent_name)), Queue(names.batch(agent_name))]
         if shared:
-            parts += [*topology.agent(names, agent_name), topology.parked(names), control.exchange(names)]
+            parts += topology.whole(names, [agent_name]).parts
         await connection.delete(*parts)
     finally:
         await connection.close()
@@ -143,7 +148,8 @@ class Server:
         slots: int,
         instance: str,
         limits: Limits,
-        max_length: int,
+        max_length: int | None,
+        declare: bool,
         keepalive: float,
         patience: Patience,
     ) -> None:
@@ -152,7 +158,8 @@ class Server:
         self._names = names
         self._responder = f"{agent_name}/{instance}"
         self._limits = limits
-        self._max_length = max_length
+        self._parts = topology.agent(names, agent_name, max_length=max_length)
+        self._declare = declare
         self._keepalive = keepalive
         self._prefetch = slots
         self._slots = asyncio.Semaphore(slots)
@@ -243,7 +250,8 @@ class Server:
             raise ConnectionLost("the agent's queue has no consumer")
 
     async def _stand(self, connection: Connection) -> None:
-        await connection.declare(*topology.agent(self._names, self._agent_name, max_length=self._max_length))
+        name = self._agent_name
+        await topology.stand(connection, self._names, *self._parts, declare=self._declare, agent=name)
 
     def _on_delivery(self, message: Incoming) -> None:
         self._stats.delivered += 1

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import bus
-from bus.control import CANCEL, INFO, PING, STATS, Answer, Control, ask, exchange, key
+from bus import topology
+from bus.control import CANCEL, INFO, PING, STATS, Answer, Control, ask, key
 from bus.driver import Outgoing, Properties
 from bus.target import driver_for
 
@@ -77,7 +78,7 @@ async def test_nobody_answers(broker: bus.Target, unique_prefix: str) -> None:
 
 async def test_what_makes_no_sense_is_not_heard(broker: bus.Target, unique_prefix: str) -> None:
     ear = Ear()
-    where = exchange(bus.Names(unique_prefix)).name
+    where = bus.Names(unique_prefix).control
     async with control(broker, unique_prefix, "w1", ear) as speaker:
         driver = broker if isinstance(broker, bus.MemoryBroker) else driver_for(broker)
         connection = await driver.connect("stranger")
@@ -113,7 +114,7 @@ async def test_a_worker_hears_again_after_the_exchange_was_deleted(broker: bus.T
     on = {CANCEL: ear.cancel}
     async with Control(broker, "a", instance="w1", on=on, prefix=unique_prefix, patience=quick) as worker:
         raw = await driver_for(broker).connect("raw")
-        await raw.delete(exchange(bus.Names(unique_prefix)))
+        await raw.delete(topology.control(bus.Names(unique_prefix)))
         async with asyncio.timeout(20):
             while not await worker.publish(CANCEL, {"task": "t1"}):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)

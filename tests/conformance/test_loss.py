@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import bus
-from bus import Backoff, Patience, Reply, Request, Retry, State
+from bus import Backoff, Patience, Reply, Request, Retry, State, topology
 from bus.driver import Outgoing, Properties
 from tests.conformance.stage import PATIENCE, Stage, soon, until
 from tests.conformance.test_calls import HELLO, echo
@@ -85,7 +85,7 @@ async def test_a_message_that_kills_its_worker_is_given_up(stage: Stage) -> None
     letter = await dead.next()
     assert letter.properties.message_id == "bad"
     assert letter.properties.headers["x-death"][0]["reason"] == "delivery_limit"
-    assert runs == 6
+    assert runs == topology.DELIVERY_CEILING + 1
     call.cancel()
     with pytest.raises(asyncio.CancelledError):
         await call
