@@ -277,7 +277,15 @@ class Pipeline:
         remaining = min(contract.deadline, max(planned.deadline - now, 0.001))
         reports = Reports(self.ledger, planned.call, reserved.epoch, self.clock, self.wakes.wake)
         limit: asyncio.Timeout | None = None
-        context = Context(planned.invocation, planned.call.session.episode, now + remaining, worktree, reports)
+        context = Context(
+            planned.invocation,
+            planned.call.session.episode,
+            now + remaining,
+            worktree,
+            reports,
+            planned.call.task_id,
+            planned.onward,
+        )
         outcome: Outcome
         told, begun = "the handler failed", reserved.recovered
         try:

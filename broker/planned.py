@@ -4,7 +4,7 @@ import hashlib
 import logging
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +27,7 @@ from skills import (
 from . import records
 from .operations import Call
 from .outcomes import Ran
+from .parameters import ROOT_TASK
 from .records import Object
 from .sessions import Session
 
@@ -37,7 +38,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One call as its caller asked for it. `deadline` is Unix time in seconds; `root_task` the task it is part of."""
+    """One call as its caller asked for it.
+
+    `deadline` is Unix time in seconds; `root_task` the task it is part of; `onward` the service parameters of calls
+    that are made for it.
+    """
 
     session: Session
     skill_id: str
@@ -46,6 +51,7 @@ class Asked:
     context_id: str
     deadline: float
     root_task: str | None = None
+    onward: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,7 @@ class Planned:
     deadline: float
     recovering: bool = False
     may_run: bool = True
+    onward: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def invocation(self) -> str:
@@ -125,7 +132,8 @@ def plan_call(asked: Asked, skill: Skill) -> Planned:
         deadline=asked.deadline,
         root_task=asked.root_task,
     )
-    return Planned(call, skill, plan, kept, Object(records.PLAN, plan_bytes), asked.deadline)
+    onward = {**asked.onward, ROOT_TASK: call.root_task or call.task_id}  # a cancel of the root reaches what its handler calls
+    return Planned(call, skill, plan, kept, Object(records.PLAN, plan_bytes), asked.deadline, onward=onward)
 
 
 @lru_cache(maxsize=1024)

@@ -29,6 +29,10 @@ class Context:
     `deadline` is Unix time in seconds. `worktree` is the episode's directory, present when the contract
     says `worktree`; nothing outside it can be opened through it.
 
+    `task_id` is the A2A task that the call became. A handler that calls other agents gives them `onward`, the service
+    parameters `a2a-root-task`, `a2a-depth` and the trace, and less than the time to its deadline: the bus's client does
+    both with `within=context`, and over HTTP they are headers. A cancel of the task then ends those calls too.
+
     A handler is ended, when its call is canceled or its deadline passes, by `asyncio.CancelledError`: it stops what it
     has started, waits for that, and lets the error through. The caller is told only then.
     """
@@ -38,6 +42,8 @@ class Context:
     deadline: float
     worktree: Directory | None = None
     reporter: Reporter | None = field(default=None, repr=False, compare=False)
+    task_id: str = ""
+    onward: Mapping[str, str] = field(default_factory=dict)
 
     async def progress(self, text: str = "", fraction: float | None = None) -> None:
         """Tell whoever follows the call how far it has come: a short text, a fraction of 1, or both.
@@ -98,6 +104,7 @@ class Skill:
     """A contract with the code that keeps it.
 
     `plan` and `finish` are pure functions of their arguments. `handler` is None for a skill without effects.
+    `raise_tier` tells the operator how to get a higher tier; it never holds a secret, as listings show it.
     """
 
     contract: Contract
@@ -105,6 +112,7 @@ class Skill:
     handler: Handler | None = None
     finish: Finisher | None = None
     tier: Tier = "live"
+    raise_tier: str = ""
 
     @property
     def id(self) -> str:
