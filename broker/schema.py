@@ -15,8 +15,11 @@ from sqlalchemy import (
     Text,
 )
 
-VERSION = 2
-"""2: events of tasks, cancels, and what a call needs to be told of and recovered. See `broker.database`."""
+VERSION = 3
+"""2: events of tasks, cancels, and what a call needs to be told of and recovered. 3: push notifications.
+
+See `broker.database`.
+"""
 
 metadata = MetaData()
 
@@ -146,3 +149,28 @@ cancels = Table(
     Column("seen", Boolean, nullable=False),
 )
 """Tombstones: who runs such a task has to end it. Those of tasks not `seen` in the ledger so far reach no others."""
+
+push_configs = Table(
+    "push_configs",
+    metadata,
+    Column("task_id", String(64), primary_key=True),
+    Column("session", String(64), primary_key=True),
+    Column("id", Text, primary_key=True),
+    Column("episode", String(64), nullable=False),
+    Column("url", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("token", Text),
+    Column("scheme", Text),
+    Column("credentials", Text),
+    Column("created_at", Float, nullable=False),
+    # how far it is: the place in the task's log that was taken last, and when to go on
+    Column("place", BigInteger, nullable=False),
+    Column("failures", Integer, nullable=False),
+    Column("due_at", Float, nullable=False),
+    Column("owner", Text),
+    Column("lease_until", Float),
+    Column("ended_at", Float),
+    Column("outcome", Text),
+    Index("ix_push_configs_due", "ended_at", "due_at"),
+)
+"""Who is to be told of a task, and the outbox at once: what is not taken yet is what the task's log has past `place`."""

@@ -19,17 +19,25 @@ def make_old(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for column in ("events", "updated_at", "input_ref", "deadline", "root_task"):
             connection.execute(f"ALTER TABLE calls DROP COLUMN {column}")
-        for table in ("task_events", "cancels"):
+        for table in ("task_events", "cancels", "push_configs"):
             connection.execute(f"DROP TABLE {table}")
         connection.execute("UPDATE facts SET value = '1'")
 
 
-async def test_a_ledger_of_schema_1_is_upgraded_in_place(
-    pipeline: Pipeline, ledger: Ledger, ledger_path: Path, ask: Ask
+def make_older(path: Path) -> None:
+    """Turn a ledger into one of schema 2."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DROP TABLE push_configs")
+        connection.execute("UPDATE facts SET value = '2'")
+
+
+@pytest.mark.parametrize("make", [make_old, make_older], ids=["1", "2"])
+async def test_a_ledger_of_an_older_schema_is_upgraded_in_place(
+    pipeline: Pipeline, ledger: Ledger, ledger_path: Path, ask: Ask, make: Callable[[Path], None]
 ) -> None:
     first = await pipeline.call(ask("once"))
     await ledger.close()
-    make_old(ledger_path)
+    make(ledger_path)
     async with await Ledger.open(str(ledger_path)) as upgraded:
         receipt = await upgraded.receipt(first.task_id)
         assert receipt is not None
