@@ -22,6 +22,7 @@ from bus import (
     UnsupportedOperation,
 )
 from bus.control import CANCEL, INFO, STATS, Control, Handler
+from bus.destination import Policy
 from skills import Skill
 from skills.canonical import ref
 
@@ -32,7 +33,8 @@ from .jcs import canonicalize
 from .ledger import Ledger
 from .listing import Listing
 from .parameters import member
-from .pipeline import DEFAULT_DEADLINE, Asked, Pipeline
+from .pipeline import DEFAULT_DEADLINE, Asked, Pipeline, task_id
+from .push_operations import MAX_CONFIGS, PushOperations
 from .runs import Run
 from .sessions import Session, claimed_session, verify
 from .signing import SigningKey
@@ -67,8 +69,14 @@ class SkillAgent:
         version: str,
         url: str = "",
         key: SigningKey | None = None,
+        push: Policy | None = None,
+        push_limit: int = MAX_CONFIGS,
     ) -> None:
-        """`url` is that of the card's interface. The cards are signed with `key`, where there is one."""
+        """`url` is that of the card's interface. The cards are signed with `key`, where there is one.
+
+        With `push`, sessions may have push notifications sent to what it allows, `push_limit` configs for a task; a
+        `PushDelivery` has to run somewhere.
+        """
         self.name = name
         self._pipeline = pipeline
         self._ledger = ledger
@@ -80,6 +88,7 @@ class SkillAgent:
         self._cancels = Cancels(pipeline, ledger, self._streams, self._tell)
         self._control: Control | None = None
         self._sessions: dict[str, tuple[float, Session]] = {}
+        self._push = PushOperations(ledger.push, push, self._expected, pipeline.clock, push_limit) if push else None
         self._operations: Mapping[str, _Operation] = {
             "SendMessage": self._send_message,
             "SendStreamingMessage": self._stream_message,
@@ -88,6 +97,7 @@ class SkillAgent:
             "GetTask": self._get_task,
             "ListTasks": self._list_tasks,
             "GetExtendedAgentCard": self._get_card,
+            **(self._push.operations if self._push else {}),
         }
 
     async def join(
@@ -159,6 +169,7 @@ class SkillAgent:
         history = parameters.history_length(wanted)
         at_once = parameters.flag(wanted, "returnImmediately")
         asked = await self._asked(request, session)
+        await self._attach(wanted, asked)
         task = await self._taken(self._pipeline.begin(asked)) if at_once else None
         if task is None:
             receipt = await self._pipeline.call(asked)
@@ -171,8 +182,19 @@ class SkillAgent:
 
     async def _stream_message(self, request: Request, session: Session, reply: Reply) -> None:
         after = parameters.after(request)
-        run = self._pipeline.begin(await self._asked(request, session))
-        await self._streams.send(run, after, reply)
+        asked = await self._asked(request, session)
+        await self._attach(parameters.configuration(request.payload), asked)
+        await self._streams.send(self._pipeline.begin(asked), after, reply)
+
+    async def _attach(self, wanted: Mapping[str, Any], asked: Asked) -> None:
+        """Keep the push notification config of a message before its call begins, so that nothing of it is missed."""
+        if wanted.get("taskPushNotificationConfig") is None:
+            return
+        if self._push is None:
+            raise PushNotificationNotSupported
+        self._pipeline.admit(asked.session, asked.skill_id)
+        config = member(wanted, "taskPushNotificationConfig", dict)
+        await self._push.attach(config, task_id(asked.session.episode, asked.message_id), asked.session)
 
     async def _asked(self, request: Request, session: Session) -> Asked:
         message = member(request.payload, "message", dict)
@@ -231,6 +253,13 @@ class SkillAgent:
     def _running(self, task_id: str, session: Session) -> Run | None:
         run = self._pipeline.running(task_id, session.episode)
         return run if run is not None and run.session == session.id else None
+
+    async def _expected(self, task_id: str, session: Session) -> Task | None:
+        """A task that is in the ledger or, None, about to be. Raises TaskNotFound."""
+        task = await self._look_up(task_id, session)
+        if task is None and self._running(task_id, session) is None:
+            raise TaskNotFound
+        return task
 
     async def _get_task(self, request: Request, session: Session, reply: Reply) -> None:
         history = parameters.history_length(request.payload)
@@ -312,13 +341,16 @@ class SkillAgent:
 
     def card(self, skills: Sequence[Skill]) -> dict[str, Any]:
         """The agent card, with these skills (A2A 1.0, section 4.4.1), signed if the agent has a key (section 8.4)."""
-        card = card_of(self.name, self._version, self._url, skills)
+        card = self._unsigned_card(skills)
         return card if self._key is None else sign(card, self._key)
 
     @cached_property
     def card_hash(self) -> str:
         """The content address of the card with every skill: equal where agents offer the same."""
-        return ref(canonicalize(card_of(self.name, self._version, self._url, list(self._pipeline.catalog))))
+        return ref(canonicalize(self._unsigned_card(list(self._pipeline.catalog))))
+
+    def _unsigned_card(self, skills: Sequence[Skill]) -> dict[str, Any]:
+        return card_of(self.name, self._version, self._url, skills, push=self._push is not None)
 
     def _encoded_card(self, skills: list[Skill]) -> bytes:
         seen = tuple(skill.id for skill in skills)

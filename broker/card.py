@@ -24,8 +24,8 @@ class BadSignature(ValueError):
     """No signature of a card holds; the message says why."""
 
 
-def card_of(name: str, version: str, url: str, skills: Sequence[Skill]) -> dict[str, Any]:
-    """The card of an agent with these skills, unsigned.
+def card_of(name: str, version: str, url: str, skills: Sequence[Skill], *, push: bool = False) -> dict[str, Any]:
+    """The card of an agent with these skills, unsigned; `push` says that it sends push notifications.
 
     Members with default values are left out, as section 8.4.1 demands of what is signed.
     """
@@ -36,7 +36,7 @@ def card_of(name: str, version: str, url: str, skills: Sequence[Skill]) -> dict[
         "supportedInterfaces": [{"url": url, "protocolBinding": BINDING, "protocolVersion": "1.0"}],
         "capabilities": {
             "streaming": True,
-            "pushNotifications": False,
+            "pushNotifications": push,
             "extendedAgentCard": True,
             "extensions": [
                 {

@@ -11,6 +11,8 @@ from . import schema
 from .database import Database, LedgerError, open_database
 from .grants import Grant
 from .operations import Claim, Closing, Progress, Receipt, Reservation
+from .push import PushConfigs
+from .push_outbox import Outbox
 from .records import Object, World, genesis
 from .sessions import Session
 from .settlement import insert_missing, receipt_of
@@ -59,6 +61,7 @@ class Ledger:
         self._database = database
         self._writer = Writer(database)
         self.tasks = Tasks(database)
+        self.push = PushConfigs(database)
 
     @classmethod
     async def open(cls, url: str) -> "Ledger":
@@ -128,6 +131,10 @@ class Ledger:
         call = schema.calls.c
         query = select(func.count()).where((call.episode == episode) & call.state.is_(None))
         return int(await self._database.read(lambda connection: connection.execute(query).scalar_one()))
+
+    def outbox(self, owner: str) -> Outbox:
+        """The outbox of push notifications, for the worker `owner`."""
+        return Outbox(self._database, owner)
 
     # sessions
 

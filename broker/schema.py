@@ -173,4 +173,4 @@ push_configs = Table(
     Column("outcome", Text),
     Index("ix_push_configs_due", "ended_at", "due_at"),
 )
-"""Who is to be told of a task, and the outbox at once: what is not taken yet is what the task's log has past `place`."""
+"""Who is to be told of a task. It is the outbox too: what is not taken yet is what the task's log has past `place`."""
