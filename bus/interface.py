@@ -37,6 +37,12 @@ class Interface:
             raise InvalidParams("the URL of an agent card's interface names one agent: ?agent=<agent>")
         return cls(check_agent(agents[0]), host, port, vhost, Names(prefixes[0]).prefix, scheme == "amqps")
 
+    @classmethod
+    def at(cls, broker: str, agent: str, prefix: str = "a2a") -> Self:
+        """The interface of an agent at a broker's URL, without its credentials and options. Raises `InvalidParams`."""
+        scheme, host, port, vhost = _broker(broker)
+        return cls(check_agent(agent), host, port, vhost, Names(prefix).prefix, scheme == "amqps")
+
     @property
     def broker(self) -> str:
         """The URL of the broker alone."""

@@ -10,6 +10,7 @@ import bus
 from broker.agent import SkillAgent
 from broker.ledger import Ledger
 from broker.pipeline import Pipeline
+from broker.signing import SigningKey, SigningKeyError
 from broker.worktrees import Worktrees
 from skills import Catalog, PackContext
 
@@ -21,31 +22,50 @@ class House:
     """Everything that serves calls on this machine: the worker, the command line and the demo open the same one."""
 
     def __init__(
-        self, settings: Settings, catalog: Catalog, ledger: Ledger, worktrees: Worktrees, *, instance: str
+        self,
+        settings: Settings,
+        catalog: Catalog,
+        ledger: Ledger,
+        worktrees: Worktrees,
+        *,
+        instance: str,
+        key: SigningKey,
+        url: str,
     ) -> None:
         self.settings = settings
         self.catalog = catalog
         self.ledger = ledger
         self.worktrees = worktrees
         self.instance = instance
+        self.signing_key = key
         release = installed_version()
         self.pipeline = Pipeline(
             catalog, ledger, worktrees, owner=instance, version=release, lease=settings.lease_seconds
         )
-        self.agent = SkillAgent(settings.agent, self.pipeline, ledger, version=release)
+        self.agent = SkillAgent(settings.agent, self.pipeline, ledger, version=release, url=url, key=key)
 
     @classmethod
-    async def open(cls, settings: Settings, *, environ: Mapping[str, str] = os.environ) -> Self:
-        """Load the packs, which may look at `environ`, then open the ledger.
+    async def open(
+        cls, settings: Settings, *, broker: str | None = None, environ: Mapping[str, str] = os.environ
+    ) -> Self:
+        """Load the packs, which may look at `environ`, then open the ledger and the signing key.
+
+        `broker` is the URL that the agent is served at, where it is not the settings' own.
 
         A pack that can't be loaded is left out, and `catalog.problems` tells of it. Raises LedgerError, SettingsError.
         """
-        context = PackContext(settings.tools, dict(environ))
+        context = PackContext(settings.tools, dict(environ), state_dir=settings.state_dir)
         catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs)
         ledger = await open_ledger(settings)
+        try:
+            key = open_signing_key(settings)
+        except SettingsError:
+            await ledger.close()
+            raise
+        url = interface_url(settings, broker)
         # An owner of leases is one process, whatever name its operator gave to several.
         instance = f"{settings.instance or 'worker'}-{secrets.token_hex(4)}"
-        return cls(settings, catalog, ledger, open_worktrees(settings), instance=instance)
+        return cls(settings, catalog, ledger, open_worktrees(settings), instance=instance, key=key, url=url)
 
     async def serve(self, target: bus.Target, *, patience: bus.Patience | None = None) -> bus.Server:
         """Take the agent's calls from `target`. Raises Refused, ConnectionLost, InvalidParams."""
@@ -88,6 +108,20 @@ async def open_ledger(settings: Settings) -> Ledger:
     finally:
         os.close(descriptor)
     return await Ledger.open(settings.ledger)
+
+
+def open_signing_key(settings: Settings) -> SigningKey:
+    """The key that signs the agent's cards, made by the first who asks. Raises SettingsError."""
+    try:
+        return SigningKey.load_or_create(settings.signing_key)
+    except SigningKeyError as error:
+        raise SettingsError([f"signing_key: {error}"]) from None
+
+
+def interface_url(settings: Settings, broker: str | None = None) -> str:
+    """Where the agent is called, as its card says it: no credentials; empty for an agent inside this process."""
+    url = settings.public_url or broker or (settings.amqp_url and settings.amqp_url.get_secret_value())
+    return bus.Interface.at(url, settings.agent, settings.prefix).url if url else ""
 
 
 def open_worktrees(settings: Settings) -> Worktrees:

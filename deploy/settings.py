@@ -102,6 +102,10 @@ class Settings(BaseSettings):
     )
     agent: str = Field(default="skillbus", max_length=64, description="name of the agent: one queue, one card")
     prefix: str = Field(default="a2a", max_length=32, description="first part of every name on the broker")
+    public_url: str | None = Field(
+        default=None,
+        description="the broker's URL as the agent card names it, without credentials; default: amqp_url's",
+    )
     instance: str | None = Field(
         default=None, max_length=64, description="what this process calls itself in logs and leases"
     )
@@ -117,6 +121,11 @@ class Settings(BaseSettings):
     workspaces: Path = Field(
         default_factory=_below_state("workspaces"),
         description="folder of the episodes' worktrees; default: workspaces in state_dir",
+    )
+    signing_key: Path = Field(
+        default_factory=_below_state("signing.pem"),
+        validate_default=True,
+        description="file of the key that signs the agent card; default: signing.pem in state_dir",
     )
     slots: Whole = Field(default=64, ge=1, le=2_000, description="calls that one worker has in hand at a time")
     lease_seconds: Seconds = Field(
@@ -193,6 +202,17 @@ class Settings(BaseSettings):
             check_amqp_url(value)
         return value
 
+    @field_validator("public_url", mode="before")
+    @classmethod
+    def _check_public_url(cls, value: Any) -> Any:
+        if value == "":
+            return None
+        if isinstance(value, str):
+            check_amqp_url(value)
+            if "@" in value or "?" in value:
+                raise ValueError("is shown to everybody: leave out user, password and what follows a ?")
+        return value
+
     @field_validator("agent", "prefix", "instance")
     @classmethod
     def _check_name(cls, value: str | None) -> str | None:
@@ -200,7 +220,7 @@ class Settings(BaseSettings):
             raise ValueError("must be of a-z 0-9 . _ - and begin with a letter or digit")
         return value
 
-    @field_validator("state_dir", "workspaces")
+    @field_validator("state_dir", "workspaces", "signing_key")
     @classmethod
     def _make_absolute(cls, value: Path) -> Path:
         if "\0" in str(value):

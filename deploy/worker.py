@@ -71,7 +71,8 @@ class Worker:
         self._stop.set()
 
     async def _start(self) -> House:
-        house = await House.open(self._settings)
+        target = self._target
+        house = await House.open(self._settings, broker=target if isinstance(target, str) else None)
         try:
             self._server = await house.serve(self._target)
             self._beside = [asyncio.create_task(self._listen(house))]

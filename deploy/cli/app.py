@@ -13,6 +13,7 @@ from typer.exceptions import TyperException
 
 from . import dead, log, screen, session
 from .call import call
+from .card import card
 from .config import config
 from .demo import demo
 from .doctor import doctor
@@ -32,6 +33,7 @@ app.command("demo")(demo)
 app.command("worker")(worker)
 app.add_typer(session.app, name="session")
 app.command("skills")(skills)
+app.command("card")(card)
 app.command("call")(call)
 app.add_typer(log.app, name="log")
 app.command("why")(why)

@@ -40,3 +40,13 @@ def test_the_broker_it_is_at() -> None:
     assert interface.is_at("amqps://user:pw@H/v?cafile=x")
     for other in ("amqp://h:5671/v", "amqps://h:5672/v", "amqps://h/", "amqps://other/v"):
         assert not interface.is_at(other)
+
+
+def test_an_agent_at_a_broker() -> None:
+    interface = Interface.at("amqps://user:secret@H/my%2Fvhost?cafile=/x&heartbeat=5", "a", "p")
+    assert interface == Interface("a", "h", 5671, "my/vhost", "p")
+    assert interface.url == "amqps://h:5671/my%2Fvhost?agent=a&prefix=p"
+    assert Interface.at("amqp://h", "a").url == "amqp://h:5672/%2F?agent=a"
+    for wrong in ("https://h", "amqp://h:port"):
+        with pytest.raises(InvalidParams):
+            Interface.at(wrong, "a")

@@ -14,7 +14,7 @@ from tests.deploy.conftest import COMMAND, Ended, Home
 Skillbus = Callable[..., Ended]
 VERBS = [
     (), ("demo",), ("worker",), ("session",), ("session", "new"), ("session", "list"), ("session", "revoke"),
-    ("skills",), ("call",), ("log",), ("log", "tail"), ("log", "verify"), ("why",), ("config",), ("doctor",),
+    ("skills",), ("card",), ("call",), ("log",), ("log", "tail"), ("log", "verify"), ("why",), ("config",), ("doctor",),
     ("dead",), ("dead", "list"), ("dead", "show"), ("dead", "requeue"), ("dead", "drop"),
 ]  # fmt: skip
 GROUPS = (("session",), ("log",), ("dead",))

@@ -5,9 +5,10 @@ import pytest
 
 import bus
 import deploy
-from broker import Grant, mint
+from broker import Grant, SigningKey, mint
+from broker.card import jwks, verify
 from deploy.house import House
-from deploy.settings import Settings
+from deploy.settings import Settings, SettingsError
 
 
 @pytest.fixture
@@ -33,8 +34,41 @@ async def test_a_house_serves_its_agent(settings: Settings) -> None:
         async with await house.serve(broker), await bus.connect(broker, authorize=credential.authorize) as client:
             card = await client.request("tools", "GetExtendedAgentCard", {})
             assert card["name"] == "tools"
+            key = SigningKey.load(settings.state_dir / "signing.pem")
+            assert verify(card, jwks(key)) == key.kid
     finally:
         await house.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "broker", "url"),
+    [
+        ({"amqp_url": "amqp://me:hush@rabbit/v%2Fh?heartbeat=5"}, None, "amqp://rabbit:5672/v%2Fh?agent=tools"),
+        ({"amqp_url": "amqps://rabbit", "prefix": "p"}, None, "amqps://rabbit:5671/%2F?agent=tools&prefix=p"),
+        ({}, "amqp://me:hush@127.0.0.1:9999", "amqp://127.0.0.1:9999/%2F?agent=tools"),
+        ({"public_url": "amqps://mq.example/v"}, "amqp://127.0.0.1", "amqps://mq.example:5671/v?agent=tools"),
+        ({}, None, ""),
+    ],
+)
+async def test_the_card_says_where_the_agent_is_called(
+    settings: Settings, changes: dict[str, str], broker: str | None, url: str
+) -> None:
+    house = await House.open(Settings(state_dir=settings.state_dir, agent="tools", **changes), broker=broker)
+    try:
+        assert [each["url"] for each in house.agent.card([])["supportedInterfaces"]] == [url]
+    finally:
+        await house.close()
+
+
+async def test_workers_can_share_a_signing_key_and_others_may_not_read_it(settings: Settings, tmp_path: Path) -> None:
+    shared = tmp_path / "shared.pem"
+    kid = SigningKey.load_or_create(shared).kid
+    house = await House.open(settings.model_copy(update={"signing_key": shared}))
+    await house.close()
+    assert verify(house.agent.card([]), jwks(SigningKey.load(shared))) == kid
+    shared.chmod(0o640)
+    with pytest.raises(SettingsError, match=r"signing_key: .* is open to others .mode 0640.: chmod 600"):
+        await House.open(settings.model_copy(update={"signing_key": shared}))
 
 
 async def test_the_state_is_private_and_each_process_has_a_name_of_its_own(settings: Settings) -> None:

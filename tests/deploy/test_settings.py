@@ -55,6 +55,17 @@ def test_without_xdg_the_state_is_below_the_home(monkeypatch: pytest.MonkeyPatch
     assert Settings().state_dir == here / ".local" / "state" / "skillbus"
 
 
+@pytest.mark.parametrize(
+    "url", ["amqp://me:hush@host", "amqp://hush@host", "amqp://host?password=hush", "https://host", "amqp://host/a@b"]
+)
+def test_the_public_url_holds_no_secret(url: str) -> None:
+    (line,) = lines_of(public_url=url)
+    assert line.startswith("--public-url: ")
+    assert "hush" not in line
+    assert Settings(public_url="").public_url is None
+    assert Settings(public_url="amqps://host:1/v").public_url == "amqps://host:1/v"
+
+
 def test_a_later_layer_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     write('agent = "file"\nprefix = "file"\nslots = 1\n')
     monkeypatch.setenv("SKILLBUS_PREFIX", "env")
