@@ -11,6 +11,7 @@ Protobuf stays in here and in `bus.a2a_sdk`. It needs the extra `sdk`.
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -21,23 +22,26 @@ from a2a.client.client import ClientCallContext, ClientConfig
 from a2a.client.client_factory import ClientFactory
 from a2a.client.errors import A2AClientError
 from a2a.client.transports.base import ClientTransport
+from a2a.server.agent_execution import RequestContext
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.constants import TransportProtocol
 from a2a.utils.errors import VersionNotSupportedError
 
+from bus import deadline as deadlines
 from bus.a2a_sdk import as_json, read, sdk_agent, sdk_errors
 from bus.client import Client, connect
 from bus.errors import InvalidParams
+from bus.hop import MARGIN, Hop, seconds_within
 from bus.interface import Interface
 from bus.limits import Limits
 from bus.link import Patience
 from bus.message import Authorize
-from bus.names import A2A_VERSION, BINDING, TRACEPARENT, TRACESTATE, VERSION
+from bus.names import A2A_VERSION, BINDING, DEADLINE, DEPTH, ROOT_TASK, TRACEPARENT, TRACESTATE, VERSION
 from bus.retry import Retry
 from bus.stream import IDLE
 from bus.target import Target
 
-__all__ = ["BROKER", "ONCE", "AmqpTransport", "register", "sdk_agent"]
+__all__ = ["BROKER", "ONCE", "AmqpTransport", "register", "sdk_agent", "within"]
 
 BROKER = "A2A_AMQP_URL"
 """The environment variable that names the broker and the credentials for it, when `register` is not told."""
@@ -94,12 +98,34 @@ def register(
         factory._config = replace(config, supported_protocol_bindings=[*bindings, BINDING])
 
 
+def within(context: RequestContext, *, timeout: float = 60.0) -> ClientCallContext:
+    """The context for a call of another agent that an executor makes for the request that it runs.
+
+    The call ends half a second before the request's own deadline, if there is one, and after `timeout` seconds at the
+    latest. Its service parameters name the deadline, the root task and the depth, and carry the trace on, over any
+    transport. Raises `A2AClientTimeoutError` when no time is left.
+    """
+    state = context.call_context.state if context.call_context is not None else {}
+    headers = state.get("headers", {})
+    depth = headers.get(DEPTH, "")
+    known = {name: headers[name] for name in (TRACEPARENT, TRACESTATE) if headers.get(name)}
+    root = headers.get(ROOT_TASK) or context.task_id
+    if root:
+        known[ROOT_TASK] = root
+    known[DEPTH] = str(int(depth) + 1 if depth.isascii() and depth.isdecimal() else 1)
+    now = time.time()
+    with sdk_errors():
+        seconds = seconds_within(state.get("deadline"), now, timeout)
+    known[DEADLINE] = deadlines.write(deadlines.after(now, seconds))
+    return ClientCallContext(timeout=seconds, service_parameters=known)
+
+
 class AmqpTransport(ClientTransport):
     """Calls one agent over a broker. It connects with the first call; `close` closes it for good.
 
     Errors are the SDK's own; those that only this binding has are an `A2AClientError`, with the bus's error as its
     cause. The context's service parameters travel as headers: `a2a-*`, `traceparent`, `tracestate`, and
-    `authorization`; others are HTTP's and stay behind.
+    `authorization`; others are HTTP's and stay behind. `a2a-deadline` ends the call, if its timeout does not before.
     """
 
     def __init__(
@@ -195,8 +221,8 @@ class AmqpTransport(ClientTransport):
             await client.close()
 
     async def _call(self, operation: str, request: Any, answer: _M, context: ClientCallContext | None) -> _M:
-        headers, authorization = _parameters(context)
         with sdk_errors():
+            headers, authorization, parent = _parameters(context)
             client = await self._client()
             body = await client.request(
                 self._agent,
@@ -205,14 +231,15 @@ class AmqpTransport(ClientTransport):
                 headers=headers,
                 timeout=self._timeout if context is None or context.timeout is None else context.timeout,
                 authorization=authorization,
+                within=parent,
             )
             return _understood(body, answer)
 
     async def _events(
         self, operation: str, request: Any, context: ClientCallContext | None
     ) -> AsyncGenerator[pb.StreamResponse, None]:
-        headers, authorization = _parameters(context)
         with sdk_errors():
+            headers, authorization, parent = _parameters(context)
             client = await self._client()
             events = client.stream(
                 self._agent,
@@ -222,6 +249,7 @@ class AmqpTransport(ClientTransport):
                 timeout=self._stream_timeout if context is None or context.timeout is None else context.timeout,
                 idle=self._idle,
                 authorization=authorization,
+                within=parent,
             )
             async with aclosing(events):
                 async for event in events:
@@ -243,10 +271,10 @@ def _understood(body: dict[str, Any], message: _M) -> _M:
         raise A2AClientError("the agent's response cannot be read") from error
 
 
-def _parameters(context: ClientCallContext | None) -> tuple[dict[str, str], str | None]:
-    """The headers for the bus, and the authorization apart."""
+def _parameters(context: ClientCallContext | None) -> tuple[dict[str, str], str | None, Hop | None]:
+    """The headers for the bus, the authorization apart, and what a deadline among them makes of the call."""
     headers: dict[str, str] = {}
-    authorization = None
+    authorization = parent = None
     given = context.service_parameters if context is not None else None
     for name, value in (given or {}).items():
         match name.lower():
@@ -255,6 +283,15 @@ def _parameters(context: ClientCallContext | None) -> tuple[dict[str, str], str 
             case lower if lower == A2A_VERSION:
                 if value != VERSION:
                     raise VersionNotSupportedError(f"this binding speaks A2A {VERSION}")
+            case lower if lower == DEADLINE:
+                parent = Hop(_deadline(value) + MARGIN, {})
             case lower if lower.startswith("a2a-") or lower in (TRACEPARENT, TRACESTATE):
                 headers[lower] = value
-    return headers, authorization
+    return headers, authorization, parent
+
+
+def _deadline(value: str) -> float:
+    try:
+        return deadlines.read(value)
+    except ValueError:
+        raise InvalidParams(f"the service parameter {DEADLINE} is not an RFC 3339 time in UTC") from None

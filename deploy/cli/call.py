@@ -49,6 +49,10 @@ def call(
     context: Annotated[
         str | None, typer.Option("--context", help="The A2A contextId, the episode if left out.")
     ] = None,
+    root_task: Annotated[
+        str | None,
+        typer.Option("--root-task", metavar="TASK", help="The task that this call is part of: its cancel ends both."),
+    ] = None,
     json_out: Annotated[
         bool, typer.Option("--json-out", help="Print the output object's exact bytes, checked.")
     ] = False,
@@ -95,7 +99,7 @@ def call(
         config, amqp_url=amqp_url, agent=agent, prefix=prefix,
         state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack,
     )  # fmt: skip
-    response = perform(_call(settings, credential, message, seconds))
+    response = perform(_call(settings, credential, message, seconds, root_task))
     if raw:
         screen.say_json(response)
         envelope = Envelope.of(response) if strict else None
@@ -114,16 +118,18 @@ def call(
 
 
 async def _call(
-    settings: "Settings", credential: "Credential", message: dict[str, Any], timeout: float
+    settings: "Settings", credential: "Credential", message: dict[str, Any], timeout: float, root_task: str | None
 ) -> dict[str, Any]:
     from bus import BusError
+    from bus.names import ROOT_TASK
 
     from .reach import reach
 
     async with reach(settings, credential) as client:
         try:
             with screen.busy(f"waiting for {settings.agent}"):
-                return await client.send(settings.agent, message, timeout=timeout)
+                headers = {ROOT_TASK: root_task} if root_task else {}
+                return await client.send(settings.agent, message, headers=headers, timeout=timeout)
         except BusError as error:
             told = failure_of(error)
             raise Failure(f"{told} (--message-id {message['messageId']})") from error

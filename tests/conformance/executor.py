@@ -2,6 +2,7 @@
 
 import asyncio
 
+from a2a.client.client import Client
 from a2a.helpers.proto_helpers import new_task_from_user_message, new_text_message, new_text_part
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
@@ -9,6 +10,8 @@ from a2a.server.request_handlers.default_request_handler_v2 import DefaultReques
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore, TaskUpdater
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import ContentTypeNotSupportedError
+
+from bus.sdk import within
 
 
 class Sample(AgentExecutor):
@@ -18,11 +21,16 @@ class Sample(AgentExecutor):
         self.waiting = asyncio.Event()
         self.released = asyncio.Event()
         self.contexts: list[RequestContext] = []
+        self.next: Client | None = None
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         self.contexts.append(context)
         message = context.message
         assert message is not None
+        if self.next is not None:
+            asked = pb.SendMessageRequest(message=new_text_message("echo", role=pb.ROLE_USER))
+            async for _ in self.next.send_message(asked, context=within(context)):
+                pass
         text = context.get_user_input()
         if text.startswith("echo"):
             await event_queue.enqueue_event(

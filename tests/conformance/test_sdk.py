@@ -1,32 +1,24 @@
-"""An a2a-sdk client calls an a2a-sdk request handler over this bus, and gets what it gets over HTTP."""
+"""An a2a-sdk client calls an a2a-sdk request handler over this bus. What each operation gives: test_operations."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
-import httpx
 import pytest
+from a2a.client.base_client import BaseClient
 from a2a.client.client import Client, ClientCallContext, ClientConfig
 from a2a.client.client_factory import ClientFactory
 from a2a.client.errors import A2AClientError, A2AClientTimeoutError
 from a2a.helpers.proto_helpers import new_text_message
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import (
-    A2AError,
-    ContentTypeNotSupportedError,
-    InvalidParamsError,
-    TaskNotCancelableError,
-    TaskNotFoundError,
-    UnsupportedOperationError,
     VersionNotSupportedError,
 )
-from google.protobuf.json_format import MessageToDict
 
 import bus
 from bus.interface import Interface
-from bus.sdk import AmqpTransport, register, sdk_agent
+from bus.sdk import AmqpTransport, register, sdk_agent, within
 from tests.conformance import executor
 from tests.conformance.stage import RabbitStage, Stage, soon, until
 
@@ -65,19 +57,6 @@ class House:
         client = factory.create(self.card)
         self._open.push_async_callback(client.close)
         return client
-
-    async def http_client(self) -> tuple[Client, executor.Sample]:
-        """A client of the SDK, over HTTP, and the sample agent that it calls."""
-        from a2a.server.routes.jsonrpc_routes import create_jsonrpc_routes
-        from starlette.applications import Starlette
-
-        sample = executor.Sample()
-        own = executor.handler(sample, self.card)
-        self._open.push_async_callback(own.aclose)
-        app = Starlette(routes=create_jsonrpc_routes(own, "/"))
-        http = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://agent.test")
-        self._open.push_async_callback(http.aclose)
-        return ClientFactory(ClientConfig(httpx_client=http)).create(self.card), sample
 
 
 @pytest.fixture
@@ -248,6 +227,31 @@ async def test_a_call_has_the_time_that_its_context_says(house: House) -> None:
         [_ async for _ in client.send_message(say("wait"), context=ClientCallContext(timeout=0.2))]
 
 
+async def test_an_executor_s_own_calls_are_made_within_its_own(house: House) -> None:
+    second = executor.Sample()
+    handler = executor.handler(second, house.card)
+    await house.stage.serve("second", sdk_agent(handler))
+    transport = AmqpTransport(house.target, "second", prefix=house.stage.prefix)
+    house.executor.next = BaseClient(house.card, ClientConfig(streaming=False), transport, [])
+    client = await house.client()
+    trace = {"traceparent": "00-1-2-01", "A2A-Depth": "4"}
+    context = ClientCallContext(timeout=20, service_parameters=trace)
+    [_ async for _ in client.send_message(say("echo hello"), context=context)]
+    (above,), (below,) = house.executor.contexts, second.contexts
+    assert above.call_context is not None
+    assert below.call_context is not None
+    headers = below.call_context.state["headers"]
+    assert (headers["a2a-depth"], headers["traceparent"]) == ("5", "00-1-2-01")
+    assert headers["a2a-root-task"] == above.task_id
+    assert below.call_context.state["deadline"] <= above.call_context.state["deadline"] - 0.5
+    assert (within(below).service_parameters or {})["a2a-root-task"] == above.task_id
+    below.call_context.state["deadline"] = 1.0
+    with pytest.raises(A2AClientTimeoutError, match="nothing is left"):
+        within(below)
+    await transport.close()
+    await handler.aclose()
+
+
 async def test_the_card_is_given_where_the_handler_has_none(stage: Stage) -> None:
     card = executor.card()
     card.capabilities.extended_agent_card = False
@@ -259,117 +263,6 @@ async def test_the_card_is_given_where_the_handler_has_none(stage: Stage) -> Non
         await client.request("bare", "GetExtendedAgentCard", {})
     assert (await client.request("carded", "GetExtendedAgentCard", {}))["name"] == "sample"
     await handler.aclose()
-
-
-# The same over both transports.
-
-
-async def outcome(call: Any) -> Any:
-    """What a call gives, or how it fails."""
-    try:
-        result = await soon(call)
-    except (A2AError, NotImplementedError) as error:
-        return type(error).__name__, str(error), getattr(error, "data", None)
-    if isinstance(result, list):
-        return [MessageToDict(event) for event in result]
-    return result if result is None else MessageToDict(result)
-
-
-async def stored(client: Client, context_id: str) -> pb.Task:
-    """The task of a context, once the handler's store has it; nothing signals that."""
-    while True:
-        found = await client.list_tasks(pb.ListTasksRequest(context_id=context_id))
-        if found.tasks:
-            task: pb.Task = found.tasks[0]
-            return task
-        await asyncio.sleep(0.01)
-
-
-async def converse(client: Client, sample: executor.Sample) -> list[Any]:
-    """One conversation through all operations."""
-    seen: list[Any] = [
-        await outcome(events_of(client, text)) for text in ("echo hello", "work", "ask", "leave", "refuse")
-    ]
-    task_id, context_id = seen[1][0]["task"]["id"], seen[1][0]["task"]["contextId"]
-    asked = seen[2][0]["task"]
-    seen += [
-        await outcome(events_of(client, "this", task_id=asked["id"], context_id=asked["contextId"])),
-        await outcome(events_of(client, "late", task_id=task_id)),
-        await outcome(events_of(client, "lost", task_id="nowhere")),
-        await outcome(events_of(client, "odd", task_id=task_id, context_id="another")),
-        await outcome(client.get_task(pb.GetTaskRequest(id=task_id))),
-        await outcome(client.get_task(pb.GetTaskRequest(id=task_id, history_length=0))),
-        await outcome(client.get_task(pb.GetTaskRequest(id=task_id, history_length=-1))),
-        await outcome(client.get_task(pb.GetTaskRequest(id="nowhere"))),
-        await outcome(client.get_task(pb.GetTaskRequest())),
-        await outcome(client.list_tasks(pb.ListTasksRequest(context_id=context_id))),
-        await outcome(client.list_tasks(pb.ListTasksRequest(context_id=context_id, include_artifacts=True))),
-        await outcome(client.list_tasks(pb.ListTasksRequest(page_size=0))),
-        await outcome(client.list_tasks(pb.ListTasksRequest(page_token="nonsense"))),
-        await outcome(client.cancel_task(pb.CancelTaskRequest(id=task_id))),
-        await outcome(client.cancel_task(pb.CancelTaskRequest(id="nowhere"))),
-        await outcome(everything(client.subscribe(pb.SubscribeToTaskRequest(id=task_id)))),
-        await outcome(everything(client.subscribe(pb.SubscribeToTaskRequest(id="nowhere")))),
-        await outcome(client.get_extended_agent_card(pb.GetExtendedAgentCardRequest())),
-    ]
-    page = await client.list_tasks(pb.ListTasksRequest(page_size=1))
-    second = pb.ListTasksRequest(page_size=1, page_token=page.next_page_token)
-    seen += [(page.total_size, page.page_size, len(page.tasks)), len((await client.list_tasks(second)).tasks)]
-    push = pb.TaskPushNotificationConfig(task_id=task_id, id="p-1", url="https://callback.test/a")
-    seen += [
-        await outcome(client.create_task_push_notification_config(push)),
-        await outcome(
-            client.get_task_push_notification_config(pb.GetTaskPushNotificationConfigRequest(task_id=task_id, id="p-1"))
-        ),
-        await outcome(
-            client.list_task_push_notification_configs(pb.ListTaskPushNotificationConfigsRequest(task_id=task_id))
-        ),
-        await outcome(
-            client.delete_task_push_notification_config(
-                pb.DeleteTaskPushNotificationConfigRequest(task_id=task_id, id="p-1")
-            )
-        ),
-        await outcome(
-            client.get_task_push_notification_config(pb.GetTaskPushNotificationConfigRequest(task_id=task_id, id="p-1"))
-        ),
-    ]
-    # The HTTP client of a test gets a stream when it is whole.
-    waiting = asyncio.create_task(outcome(events_of(client, "wait", context_id="waiting-room")))
-    await soon(sample.waiting.wait())
-    running = await soon(stored(client, "waiting-room"))
-    seen.append(await outcome(client.cancel_task(pb.CancelTaskRequest(id=running.id))))
-    seen.append(await waiting)
-    return seen
-
-
-def normalised(value: Any, names: dict[str, str]) -> Any:
-    """The same value, with ids by the order in which they come and without times."""
-    if isinstance(value, dict):
-        return {
-            key: "TIME" if key in ("timestamp", "lastModified") else normalised(inner, names)
-            for key, inner in sorted(value.items())
-        }
-    if isinstance(value, list | tuple):
-        return [normalised(inner, names) for inner in value]
-    if isinstance(value, str):
-        return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}", lambda found: names.setdefault(found[0], f"id-{len(names)}"), value)
-    return value
-
-
-async def test_both_transports_give_the_same(house: House) -> None:
-    over_bus = await converse(await house.client(), house.executor)
-    over_http = await converse(*await house.http_client())
-    for here, there in zip(normalised(over_bus, {}), normalised(over_http, {}), strict=True):
-        assert here == there
-    kinds = {kind for kind, *_ in (each for each in over_bus if isinstance(each, tuple) and isinstance(each[0], str))}
-    expected = (
-        ContentTypeNotSupportedError,
-        InvalidParamsError,
-        TaskNotCancelableError,
-        TaskNotFoundError,
-        UnsupportedOperationError,
-    )
-    assert kinds >= {kind.__name__ for kind in expected}
 
 
 # Where the broker is.

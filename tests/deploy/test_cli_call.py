@@ -259,3 +259,20 @@ def test_what_a_pack_does_not_take_is_a_warning_and_the_call_runs(skillbus: Skil
     assert ended.code == 0
     assert "warning: tools.fs is not taken: it must be a table\n" in ended.err
     assert "warning: pack 'os:system' is left out: TypeError: " in ended.err
+
+
+def test_a_call_names_the_task_that_it_is_part_of(
+    skillbus: Skillbus, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bus import Client
+
+    send, seen = Client.send, []
+
+    async def watched(self: Client, *arguments: Any, **options: Any) -> dict[str, Any]:
+        seen.append(options["headers"])
+        return await send(self, *arguments, **options)
+
+    monkeypatch.setattr(Client, "send", watched)
+    assert skillbus("call", "calc", "--arg", "expr=1", "--root-task", "t-1").code == 0
+    assert skillbus("call", "calc", "--arg", "expr=1").code == 0
+    assert seen == [{"a2a-root-task": "t-1"}, {}]
