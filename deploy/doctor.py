@@ -292,7 +292,8 @@ def _git() -> list[Finding]:
 
 
 def _packs(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
-    catalog = Catalog.load(PackContext(settings.tools, dict(environ)), only=settings.only_packs, named=settings.packs)
+    context = PackContext(settings.tools, dict(environ), state_dir=settings.state_dir)
+    catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs)
     problems = [
         failed("packs", str(problem), "mend the pack, install it where Python looks, or take it out of the settings")
         for problem in catalog.problems

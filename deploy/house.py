@@ -54,7 +54,7 @@ class House:
 
         A pack that can't be loaded is left out, and `catalog.problems` tells of it. Raises LedgerError, SettingsError.
         """
-        context = PackContext(settings.tools, dict(environ))
+        context = PackContext(settings.tools, dict(environ), state_dir=settings.state_dir)
         catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs)
         ledger = await open_ledger(settings)
         try:

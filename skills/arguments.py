@@ -9,6 +9,14 @@ from .errors import Refused
 from .plan import MAX_PAYLOAD, Plan
 
 
+class Repeated(dict[str, Any]):
+    """An object whose text has members more than once: the first of a name counts, `others` are the rest."""
+
+    def __init__(self, members: Mapping[str, Any], others: Sequence[tuple[str, Any]]) -> None:
+        super().__init__(members)
+        self.others = tuple(others)
+
+
 class Arguments:
     """The arguments of one call of `tool`, which admits only the keys `admits`.
 
@@ -22,6 +30,23 @@ class Arguments:
             if key not in admits:
                 raise Refused(f'unknown argument "{legible(key)}"; {tool} admits only: {", ".join(admits)}')
         self._given = given
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._given
+
+    def __getitem__(self, name: str) -> Any:
+        """The value as it was given; raises KeyError."""
+        return self._given[name]
+
+    def every(self, name: str) -> list[Any]:
+        """All values that the text gave the argument: more than one only where it names it more than once."""
+        others = self._given.others if isinstance(self._given, Repeated) else ()
+        found = [self._given[name]] if name in self._given else []
+        return found + [value for other, value in others if other == name]
+
+    def verbatim(self) -> dict[str, Any]:
+        """The arguments as they were given, in their order."""
+        return dict(self._given)
 
     def text(self, name: str) -> str:
         """A required string."""

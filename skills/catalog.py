@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from .skill import Skill
@@ -18,10 +19,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PackContext:
-    """What a pack is told when it is loaded: the `[tools]` table of the configuration, and the environment."""
+    """What a pack is told when it is loaded: the `[tools]` table of the configuration, and the environment.
+
+    `state_dir` is where it may keep, in a folder of its own, what outlives the process.
+    """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
+    state_dir: Path | None = None
 
 
 PackFactory = Callable[[PackContext], Iterable[Skill]]

@@ -1,16 +1,19 @@
 """The calling convention of a transition: one JSON text in, the plan or the finish phase's output out."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from .arguments import legible
+from .arguments import Repeated, legible
 from .plan import Plan
 from .skill import Planner
 
+RawFinisher = Callable[[Any, Mapping[str, Any]], Mapping[str, Any]]
+"""A finish phase by its arguments and the whole input, in which `results` may be anything, or missing."""
 
-def enter(tool: str, plan: Planner, text: str) -> Mapping[str, Any]:
-    """What `tool`, which has no finish phase, answers to `{"phase": …, "args": …}`: a plan, or a refusal.
+
+def enter(tool: str, plan: Planner, text: str, finish: RawFinisher | None = None) -> Mapping[str, Any]:
+    """What `tool` answers to `{"phase": …, "args": …}`: a plan, the output of `finish`, or a refusal.
 
     Of duplicate members the first counts.
     """
@@ -30,6 +33,8 @@ def enter(tool: str, plan: Planner, text: str) -> Mapping[str, Any]:
     if "args" not in given:
         return _refusal("the input carries no args")
     if phase == "finish":
+        if finish is not None:
+            return finish(given["args"], given)
         return {"ok": False, "refused": f"{tool} has no finish phase"}
     return plan(given["args"]).as_json()
 
@@ -40,9 +45,13 @@ def _refusal(message: str) -> Mapping[str, Any]:
 
 def _first(members: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    others = []
     for key, value in members:
-        found.setdefault(key, value)
-    return found
+        if key in found:
+            others.append((key, value))
+        else:
+            found[key] = value
+    return Repeated(found, others) if others else found
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -80,6 +80,18 @@ class Directory:
             walk.close()
             raise
 
+    def located(self) -> str:
+        """The absolute path that it was opened by, for a program that needs one.
+
+        Raises OSError when something else stands there now, Closed once it is closed.
+        """
+        path = "/" + "/".join(self._parts)
+        with self._while_open():
+            ours = os.fstat(self._descriptor)
+        if not os.path.samestat(ours, os.lstat(path)):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), ".")
+        return path
+
     def _enter(self) -> int:
         """A new descriptor of this directory, for the caller to close."""
         with self._while_open():

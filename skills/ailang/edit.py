@@ -3,7 +3,7 @@
 from ..arguments import Arguments, check_path, strict
 from ..contract import Contract, Effect, Risk
 from ..plan import Plan
-from ..skill import Skill
+from ..skill import Handler, Skill
 from .files import handle
 
 CONTRACT = Contract(
@@ -46,9 +46,9 @@ CONTRACT = Contract(
 )
 
 
-def ailang_edit() -> Skill:
-    """The skill, served by the native handler."""
-    return Skill(CONTRACT, strict(CONTRACT, _plan), handle)
+def ailang_edit(handler: Handler = handle) -> Skill:
+    """The skill, served by the native handler if no other is given."""
+    return Skill(CONTRACT, strict(CONTRACT, _plan), handler)
 
 
 def _plan(given: Arguments) -> Plan:

@@ -144,11 +144,15 @@ def _refusing(op: str, path: str) -> Iterator[None]:
         how = "" if path.startswith("/") else f": openat {path}: path escapes from parent"
         raise Refused(f'{op} {path}: path "{path}" escapes sandbox "{SANDBOX}"{how}') from None
     except Protected as protected:
-        if protected.pattern is None:
-            raise Refused(f"{op} {path}: .git/ is read-only to the lane's tools") from None
-        rule = f'matches fs_deny_write "{protected.pattern}" — read-only under this policy'
-        raise Refused(f"{op} {path}: {rule}") from None
+        raise Refused(refusal_of(op, path, protected)) from None
     except OSError as error:
         raise Refused(f"{op} {path}: openat {path}: {(error.strerror or 'input/output error').lower()}") from None
     except ValueError:
         raise Refused(f"{op} {path}: openat {path}: invalid argument") from None
+
+
+def refusal_of(op: str, path: str, protected: Protected) -> str:
+    """The text of policy-tool for a path that must not be written."""
+    if protected.pattern is None:
+        return f"{op} {path}: .git/ is read-only to the lane's tools"
+    return f'{op} {path}: matches fs_deny_write "{protected.pattern}" — read-only under this policy'

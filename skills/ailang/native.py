@@ -1,10 +1,15 @@
-"""Who answers for the AILANG file tools here: the native handler, by content address."""
+"""Who answers for the AILANG tools here without a binary: the native handlers, by content address."""
 
 from .. import canonical
 
 PACKAGE = "skillbus"
 VERSION = "0.1.0"
-HANDLER = "ailang-files"
 
-# Stands where the original names its tool binary by hash: changes with the version, and with nothing else.
-TOOL = canonical.ref(canonical.encode({"handler": HANDLER, "package": PACKAGE, "version": VERSION}))
+
+def address(handler: str) -> str:
+    """Stands where the original names its tool binary by hash: changes with the version, and with nothing else."""
+    return canonical.ref(canonical.encode({"handler": handler, "package": PACKAGE, "version": VERSION}))
+
+
+TOOL = address("ailang-files")
+EXAMPLES_TOOL = address("ailang-examples")

@@ -27,7 +27,7 @@ def test_the_map_leads_everywhere() -> None:
 async def test_a_house_serves_its_agent(settings: Settings) -> None:
     house = await House.open(settings)
     try:
-        assert [skill.id for skill in house.catalog][:2] == ["ailang-edit", "ailang-read"]
+        assert [skill.id for skill in house.catalog][:2] == ["ailang-check", "ailang-cli"]
         credential, session = mint("ep1", [Grant("Workspace.Read", "worktree", 1, 1 << 62)], ttl=60)
         await house.ledger.add_session(session)
         broker = bus.MemoryBroker()

@@ -75,7 +75,8 @@ def test_a_worker_answers_calls_of_other_processes_and_ends_in_order(crew: Crew)
     assert (stopped.code, stopped.out) == (0, "")
     lines = [json.loads(line) for line in stopped.err.splitlines()]
     (ready,) = [line for line in lines if line["msg"] == "ready"]
-    assert (ready["agent"], ready["skills"], ready["slots"]) == ("skillbus", 9, 64)
+    assert (ready["agent"], ready["slots"]) == ("skillbus", 64)
+    assert ready["skills"] > 9
     assert re.fullmatch(r"w1-[0-9a-f]{8}", ready["instance"])
     assert [line["msg"] for line in lines][-1] == "stopped"
 

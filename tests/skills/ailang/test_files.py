@@ -18,12 +18,11 @@ from skills import (
     Done,
     Failed,
     Outcome,
-    PackContext,
     PlannedEffect,
     Protection,
     Skill,
 )
-from skills.ailang import ailang_edit, ailang_read, ailang_write, files, pack
+from skills.ailang import ailang_edit, ailang_read, ailang_write, files
 from skills.ailang.files import MAX_BYTES, handle
 from skills.ailang.native import TOOL, VERSION
 
@@ -308,10 +307,6 @@ def test_their_contracts(skill: Skill) -> None:
     assert skill.finish is None
     for example in contract.examples:
         assert not skill.plan(json.loads(example)).refused
-
-
-def test_the_pack() -> None:
-    assert [skill.id for skill in pack(PackContext())] == ["ailang-read", "ailang-write", "ailang-edit"]
 
 
 def test_the_handlers_address_follows_the_version_of_the_distribution() -> None:
