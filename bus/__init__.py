@@ -59,7 +59,8 @@ from bus.message import Agent, Authorize, Reply, Request, Unsigned
 from bus.names import BINDING, MEDIA_TYPE, OPERATIONS, VERSION, Names
 from bus.parked import Parked, parked_letters
 from bus.retry import Retry
-from bus.server import Server, ServerStats, remove, serve
+from bus.server import Server, remove, serve
+from bus.server_stats import ServerStats
 from bus.target import Target
 
 __all__ = [  # noqa: RUF022 - in the order a reader needs them

@@ -8,7 +8,7 @@ import asyncio
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import aio_pika
@@ -17,9 +17,9 @@ from aio_pika.abc import AbstractChannel, ConnectionParameter
 from aiormq.abc import DeliveredMessage
 from yarl import URL
 
-from bus import frames
+from bus.amqp_delivery import Subscription
 from bus.capabilities import Capabilities, capabilities
-from bus.driver import Binding, Consumer, Exchange, Incoming, Outgoing, Part, Properties, Queue, Tally
+from bus.driver import Binding, Consumer, Exchange, Incoming, Outgoing, Part, Queue, Tally
 from bus.errors import ConnectionLost, Refused
 from bus.publisher import WINDOW, Publisher
 from bus.tap import Tap
@@ -230,7 +230,7 @@ class AmqpConnection:
         """See `bus.driver.Connection.consume`."""
         channel = await self._open_channel(lasting=True)
         underlay = await channel.get_underlay_channel()
-        self._tap.sinks[underlay.number] = _Subscription(self, underlay.number, on_delivery, settles=bool(prefetch))
+        self._tap.sinks[underlay.number] = Subscription(self, underlay.number, on_delivery, settles=bool(prefetch))
         underlay.on_consumer_cancel_callbacks.add(lambda _: on_cancelled())
         if prefetch:
             await self.ask(channel.set_qos(prefetch_count=prefetch))
@@ -301,69 +301,6 @@ class AmqpConnection:
             self._tap.abort()
             return
         self._pulse = self._loop.call_later(self._heartbeat / 2, self._check_pulse)
-
-
-class _Subscription:
-    """What a consumer's channel gets from the tap."""
-
-    def __init__(
-        self, connection: AmqpConnection, channel: int, on_delivery: Callable[[Incoming], None], *, settles: bool
-    ) -> None:
-        self._connection = connection
-        self._channel = channel
-        self._on_delivery = on_delivery
-        self._settles = settles
-
-    def delivered(self, deliver: frames.Deliver, header: bytes, body: bytes) -> None:
-        properties = frames.read_properties(header)
-        self._on_delivery(
-            _Delivery(
-                self._connection,
-                self._channel,
-                deliver.tag if self._settles else 0,
-                deliver.redelivered,
-                properties,
-                body,
-            )
-        )
-
-    def returned(self, back: frames.Return, header: bytes) -> None:
-        """Nothing is published on this channel."""
-
-    def confirmed(self, tag: int, multiple: bool, taken: bool) -> None:
-        """Nothing is published on this channel."""
-
-
-@dataclass(slots=True)
-class _Delivery:
-    """See `bus.driver.Incoming`. A tag of 0 is settled: the broker closes the channel when it is told so twice."""
-
-    connection: AmqpConnection = field(repr=False)
-    channel: int
-    tag: int
-    redelivered: bool
-    properties: Properties
-    body: bytes = field(repr=False)
-
-    @property
-    def stale(self) -> bool:
-        return self.connection.lost.done()
-
-    def ack(self) -> bool:
-        if self.stale:
-            return False
-        if self.tag:
-            self.connection.write(frames.ack(self.channel, self.tag))
-            self.tag = 0
-        return True
-
-    def reject(self, *, requeue: bool) -> bool:
-        if self.stale:
-            return False
-        if self.tag:
-            self.connection.write(frames.reject(self.channel, self.tag, requeue=requeue))
-            self.tag = 0
-        return True
 
 
 @dataclass(slots=True)

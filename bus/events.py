@@ -5,8 +5,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from bus.driver import Incoming, Outgoing
+from bus.driver import Outgoing
 from bus.errors import ConnectionLost, Unroutable
+from bus.held import Held
 from bus.link import Link
 
 _log = logging.getLogger(__name__)
@@ -26,9 +27,9 @@ class Events:
     `broken` is set when the connection was lost.
     """
 
-    def __init__(self, replies: Link, message: Incoming, write: Callable[[int, bytes, Scalars], Outgoing]) -> None:
+    def __init__(self, replies: Link, held: Held, write: Callable[[int, bytes, Scalars], Outgoing]) -> None:
         self._replies = replies
-        self._message = message
+        self._held = held
         self._write = write
         self._turn = asyncio.Lock()
         self._sent: deque[tuple[Outgoing, asyncio.Future[None]]] = deque()
@@ -89,7 +90,7 @@ class Events:
         except ConnectionLost:
             self.heard = False
             return
-        if self._message.stale:
+        if self._held.stale:
             # The request is delivered again, and its next run answers.
             self.heard = False
             return

@@ -17,6 +17,8 @@ class State(StrEnum):
     """What a link, a client or a server can do at the moment; of two links, the worse one counts."""
 
     CONNECTED = "connected"
+    PAUSED = "paused"
+    """A server that was told to take no requests."""
     BLOCKED = "blocked"
     """The broker takes no messages now (a memory or disk alarm); what it has, it still delivers."""
     CONNECTING = "connecting"
@@ -131,10 +133,10 @@ class Link:
                 return self._connection
         raise ConnectionLost("closed")
 
-    def publish(self, message: Outgoing) -> "asyncio.Future[None]":
+    def publish(self, message: Outgoing, *, mandatory: bool = True) -> "asyncio.Future[None]":
         """Publish on the present connection; fails with `ConnectionLost` while there is none."""
         if self._connection is not None:
-            return self._connection.publish(message, mandatory=True)
+            return self._connection.publish(message, mandatory=mandatory)
         failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         failed.set_exception(ConnectionLost())
         return failed
@@ -191,6 +193,7 @@ class Link:
             self._discard(connection)
             raise
         self._connection = connection
+        connection.on_blocked = self._blocked
         self._up.set()
         if self._first is not None and not self._first.done():
             self._first.set_result(None)
@@ -223,6 +226,8 @@ class Link:
         """Returns what is wrong, once something is."""
         while True:
             await asyncio.sleep(self._patience.check)
+            if connection.blocked:
+                continue  # the broker reads nothing of it
             try:
                 await check(connection)
             except ConnectionLost as error:
@@ -230,6 +235,12 @@ class Link:
                 _log.info("%s: could not be checked: %s", self._name, error)
             except Exception as error:
                 return f"what has to stand does not: {error!r}"
+
+    def _blocked(self, blocked: bool) -> None:
+        if blocked:
+            _log.warning("%s: the broker takes no messages now: a memory or disk alarm", self._name)
+        else:
+            _log.info("%s: the broker takes messages again", self._name)
 
     def _leave(self) -> None:
         connection, self._connection = self._connection, None

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from bus.driver import Incoming, Outgoing, Properties, Queue
+from bus.errors import ConnectionLost, Refused
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class MemoryQueue:
         self._timer: asyncio.TimerHandle | None = None
         self.part = part
         self.owner = owner
+        self.deleted = False
         self.ready: deque[Stored] = deque()
         self.consumers: deque[MemoryConsumer] = deque()
         self.unsettled: dict[MemoryDelivery, None] = {}  # in order of delivery
@@ -122,6 +124,7 @@ class MemoryQueue:
 
     def delete(self) -> None:
         """Drop everything."""
+        self.deleted = True
         self.ready.clear()
         self.unsettled.clear()
         if self._timer is not None:
@@ -178,6 +181,16 @@ class MemoryConsumer:
         await asyncio.sleep(0)
         if self in self.queue.consumers:
             self.queue.consumers.remove(self)
+
+    async def resume(self) -> None:
+        await asyncio.sleep(0)
+        if self.connection.lost.done():
+            raise ConnectionLost(self.connection.lost.result())
+        if self.queue.deleted:
+            raise Refused("the broker refuses: the queue is gone")
+        if self not in self.queue.consumers:
+            self.queue.consumers.append(self)
+            self.queue.wake()
 
 
 class MemoryDelivery:

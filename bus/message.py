@@ -77,10 +77,24 @@ class Reply(Protocol):
         one message (`a2a-task-id`, `a2a-task-seq`, `a2a-gap`).
         """
 
+    @property
+    def address(self) -> str:
+        """Where the caller waits: for `Server.answer`, in any server of the same agent, now or later."""
+
+    async def accept(self) -> bool:
+        """Acknowledge the request before it is answered, once the agent itself has kept it, its `address` included.
+
+        From then on the broker delivers it to nobody: not when this server dies, nor when it takes longer than the
+        broker waits for an acknowledgement. The agent may return without a final reply, and answer by the address.
+        Events of a stream that were sent before are with the broker first. False when the connection it came on is
+        gone: then it is delivered again.
+        """
+
 
 Agent = Callable[[Request, Reply], Awaitable[None]]
-"""Anything that answers requests. It sends exactly one final reply, or raises, before it or after events; a
-`BusError` is answered as it is, any other exception as an internal error without details."""
+"""Anything that answers requests. It sends exactly one final reply, or raises, before it or after events; once it has
+accepted it may do neither. A `BusError` is answered as it is, any other exception as an internal error without
+details."""
 
 
 @dataclass(frozen=True, slots=True)

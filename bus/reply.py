@@ -8,9 +8,10 @@ from uuid import uuid4
 import orjson
 
 from bus import wire
-from bus.driver import Incoming, Outgoing
+from bus.driver import Outgoing
 from bus.errors import BusError, InvalidAgentResponse, InvalidParams, UnsupportedOperation
 from bus.events import Events, Scalars
+from bus.held import Held
 from bus.limits import Limits
 from bus.link import Link
 from bus.message import Request
@@ -24,14 +25,13 @@ _NO_HEADERS: Scalars = {}
 
 class Channel:
     """See `bus.message.Reply`. `sent` tells that the request is answered, `settled` that the broker has the answer.
-
     `publish` brings the last reply to the broker and returns whether that settled the request.
     """
 
     def __init__(
         self,
         request: Request,
-        message: Incoming,
+        held: Held,
         address: wire.Address,
         replies: Link,
         publish: Callable[[Outgoing], Awaitable[bool]],
@@ -42,13 +42,14 @@ class Channel:
     ) -> None:
         self._operation = request.operation
         self._address = address
+        self._held = held
         self._publish = publish
         self._responder = responder
         self._limits = limits
         self._events: Events | None = None
         self._stream: str | None = None
         if request.operation in STREAMING:
-            self._events = Events(replies, message, self._write)
+            self._events = Events(replies, held, self._write)
             self._stream = uuid4().hex[:12]
             self._keepalive = _keepalive(request.headers.get(KEEPALIVE), keepalive)
         self._status: dict[str, Any] | None = None
@@ -62,6 +63,20 @@ class Channel:
         return self._events is None or self._events.heard
 
     @property
+    def address(self) -> str:
+        return wire.write_address(self._address)
+
+    @property
+    def accepting(self) -> bool:
+        """Whether the agent may end without an answer."""
+        return self._held.asked
+
+    async def accept(self) -> bool:
+        if self._events is not None:
+            await self._events.drain()
+        return self._held.accept()
+
+    @property
     def events(self) -> int:
         """How many events were sent before the final reply."""
         return 0 if self._events is None else self._events.count
@@ -73,7 +88,7 @@ class Channel:
             raise RuntimeError("the final reply was sent already")
         if not final and self._events is None:
             raise UnsupportedOperation("this operation has one reply")
-        encoded = self._encode(body)
+        encoded = _encode(body, self._limits)
         if headers:
             wire.check_reply_headers(headers, self._limits)
         if final:
@@ -116,18 +131,6 @@ class Channel:
         if self._tending is not None:
             self._tending.cancel()
 
-    def _encode(self, body: Mapping[str, Any] | bytes) -> bytes:
-        try:
-            encoded = wire.encode(body)
-        except InvalidParams as error:
-            raise InvalidAgentResponse(f"the agent's response {error.message.removeprefix('the body ')}") from error
-        if len(encoded) > self._limits.body:
-            raise InvalidAgentResponse(
-                f"the agent's response has {len(encoded)} bytes, more than {self._limits.body}",
-                metadata={"maxMessageBytes": str(self._limits.body)},
-            )
-        return encoded
-
     def _write(self, sequence: int, body: bytes, headers: Scalars) -> Outgoing:
         return wire.reply(
             self._address,
@@ -158,6 +161,34 @@ class Channel:
                     await events.put(orjson.dumps({"statusUpdate": self._status}), _NO_HEADERS)
             elif await _set_within(events.broken, pause):
                 await events.mend()
+
+
+def last_reply(
+    address: wire.Address,
+    operation: str,
+    answer: Mapping[str, Any] | bytes | BusError,
+    *,
+    responder: str,
+    limits: Limits,
+) -> Outgoing:
+    """The one reply, or the last one of a stream, without a channel. Raises `InvalidAgentResponse`."""
+    stream = uuid4().hex[:12] if operation in STREAMING else None
+    if isinstance(answer, BusError):
+        return wire.error_reply(address, operation, answer, responder=responder, stream=stream)
+    return wire.reply(address, operation, _encode(answer, limits), responder=responder, stream=stream)
+
+
+def _encode(body: Mapping[str, Any] | bytes, limits: Limits) -> bytes:
+    try:
+        encoded = wire.encode(body)
+    except InvalidParams as error:
+        raise InvalidAgentResponse(f"the agent's response {error.message.removeprefix('the body ')}") from error
+    if len(encoded) > limits.body:
+        raise InvalidAgentResponse(
+            f"the agent's response has {len(encoded)} bytes, more than {limits.body}",
+            metadata={"maxMessageBytes": str(limits.body)},
+        )
+    return encoded
 
 
 async def _set_within(event: asyncio.Event, seconds: float) -> bool:

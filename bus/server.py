@@ -3,27 +3,24 @@
 import asyncio
 import logging
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from uuid import uuid4
 
 from bus import topology, wire
-from bus.driver import Connection, Consumer, Driver, Incoming, Outgoing, Part, Queue
-from bus.errors import (
-    BusError,
-    ConnectionLost,
-    DeadlineExceeded,
-    InternalError,
-    InvalidParams,
-    Rejected,
-    Unroutable,
-)
+from bus.driver import Connection, Driver, Incoming, Outgoing, Part, Queue
+from bus.errors import BusError, ConnectionLost, DeadlineExceeded, InternalError, InvalidParams
+from bus.held import Held
+from bus.intake import Intake
 from bus.limits import Limits
 from bus.link import Link, Patience, State
 from bus.message import Agent, Request
 from bus.names import Names, check_agent
-from bus.reply import Channel
+from bus.outbox import Outbox
+from bus.reply import Channel, last_reply
+from bus.server_stats import ServerStats
 from bus.target import APP_ID, Target, driver_for
 
 _log = logging.getLogger(__name__)
@@ -39,35 +36,6 @@ KEEPALIVE = 10.0
 """Seconds of an agent's silence after which a stream that has begun says that it lives."""
 
 _LAST_GRACE = 5.0
-_REPLY_PAUSE = 0.2
-_REPLY_TRIES = 2
-
-
-@dataclass(slots=True)
-class ServerStats:
-    """Counts since the server was made, and the calls that run now.
-
-    `delivered` counts every delivery, `redelivered` those that the broker had delivered before. Each ends in one of:
-    `answered` (with a result), `failed` (with an error that the agent raised), `refused` (with an error before the
-    agent saw it, a deadline that had passed among them), `dead_lettered` (it could not be answered), `requeued` (the
-    server stopped first), `unanswered` (its connection was lost; the redelivery answers). `unheard` replies had no
-    reader any more. `events` are the replies of streams before the last one. `stale` acknowledgements came after
-    their connection was lost. `losses` are lost connections.
-    """
-
-    delivered: int = 0
-    redelivered: int = 0
-    answered: int = 0
-    failed: int = 0
-    refused: int = 0
-    dead_lettered: int = 0
-    requeued: int = 0
-    unanswered: int = 0
-    unheard: int = 0
-    events: int = 0
-    stale: int = 0
-    losses: int = 0
-    running: int = 0
 
 
 async def serve(
@@ -136,6 +104,9 @@ class Server:
     The agent runs in a task of its own for each request, and a lost connection does not end it: its reply still goes
     out, and the request is delivered and run once more, with `redelivered` set. Whoever must not act twice keeps a
     ledger by `message_id`.
+
+    A request that was accepted before its end gives its slot back. When as many as there are slots run, the server
+    takes no more requests until there are fewer; at most twice as many run at once.
     """
 
     def __init__(
@@ -166,13 +137,18 @@ class Server:
         self._stats = ServerStats()
         self._tasks: set[asyncio.Task[None]] = set()
         self._too_late: list[Incoming] = []
-        self._consumer: Consumer | None = None
+        self._accepted = 0
+        self._paused: str | None = None
         self._stopping = False
         self._closed = asyncio.Event()
         self._requests = Link(
             driver, f"{APP_ID} server {agent_name} requests", self._set_up, patience=patience, check=self._stand
         )
         self._replies = Link(driver, f"{APP_ID} server {agent_name} replies", _nothing_to_set_up, patience=patience)
+        self._intake = Intake(
+            names.queue(agent_name), slots, self._on_delivery, wanted=self._may_take, drop=self._requests.drop
+        )
+        self._outbox = Outbox(self._replies, self._stats)
 
     async def start(self) -> None:
         """Connect and begin. `bus.serve` has done it already."""
@@ -186,7 +162,15 @@ class Server:
     @property
     def state(self) -> State:
         """What the server can do at the moment."""
-        return State.CLOSED if self._stopping else State.worse(self._requests.state, self._replies.state)
+        if self._stopping:
+            return State.CLOSED
+        state = State.worse(self._requests.state, self._replies.state)
+        return State.worse(state, State.PAUSED) if self._paused is not None else state
+
+    @property
+    def paused(self) -> str | None:
+        """Why the server takes no requests, when it was told so."""
+        return self._paused
 
     def stats(self) -> ServerStats:
         """A copy of the counts."""
@@ -194,9 +178,31 @@ class Server:
         return replace(self._stats, running=len(self._tasks), losses=losses)
 
     async def ready(self) -> None:
-        """Wait until the server is connected and takes requests. Raises `ConnectionLost` when it is stopped."""
+        """Wait until the server is connected. Raises `ConnectionLost` when it is stopped."""
         await self._replies.ready()
         await self._requests.ready()
+
+    async def pause(self, reason: str) -> None:
+        """Take no more requests, so that other servers get them; those that are here stay. `reason` is told."""
+        self._paused = reason
+        await self._intake.match()
+
+    async def resume(self) -> None:
+        """Take requests again."""
+        self._paused = None
+        await self._intake.match()
+
+    async def answer(self, address: str, operation: str, answer: Mapping[str, Any] | bytes | BusError) -> bool:
+        """Answer a request that some server of this agent has accepted; whether its caller was there to hear it.
+
+        `address` is what `Reply.address` was, `operation` that of the request. To a stream it is the last event: a
+        caller who has seen others takes the stream up again. Waits until the broker is there. Raises `InvalidParams`
+        for what is no address, `InvalidAgentResponse`, and `ConnectionLost` when the server is stopped.
+        """
+        to = wire.read_address(self._names, address)
+        return await self._outbox.bring(
+            last_reply(to, operation, answer, responder=self._responder, limits=self._limits)
+        )
 
     async def stop(self, grace: float = GRACE) -> None:
         """Take no more requests, let the running ones end within `grace` seconds, give the others back, and close."""
@@ -205,8 +211,7 @@ class Server:
             return
         self._stopping = True
         try:
-            if self._consumer is not None:
-                await self._consumer.cancel()
+            await self._intake.match()
             # Not before the consumer is gone, or it would get them again, and again, up to the delivery limit.
             for message in self._too_late:
                 self._stats.requeued += 1
@@ -238,16 +243,11 @@ class Server:
     async def _set_up(self, connection: Connection) -> None:
         if self._stopping:
             return
-        queue = self._names.queue(self._agent_name)
         await self._stand(connection)
-        self._consumer = await connection.consume(
-            queue,
-            prefetch=self._prefetch,
-            on_delivery=self._on_delivery,
-            on_cancelled=lambda: self._requests.drop("the broker cancelled the consumer"),
-        )
-        if not await connection.consumers(queue):
-            raise ConnectionLost("the agent's queue has no consumer")
+        await self._intake.begin(connection)
+
+    def _may_take(self) -> bool:
+        return self._paused is None and self._accepted < self._prefetch and not self._stopping
 
     async def _stand(self, connection: Connection) -> None:
         name = self._agent_name
@@ -273,35 +273,58 @@ class Server:
             _log.warning("agent %s: dead-lettered a message that cannot be answered", self._agent_name)
             message.reject(requeue=False)
             return
+        held = Held(message, self._on_accept)
         try:
-            async with self._slots:
-                settled = await self._answer(message, address)
+            settled = await self._in_slot(held, address)
         except asyncio.CancelledError:
-            self._stats.requeued += 1
-            message.reject(requeue=True)
+            self._give_back(held)
             raise
         except Exception:
             _log.exception("agent %s: dead-lettered a message that could not be handled", self._agent_name)
             self._stats.dead_lettered += 1
             message.reject(requeue=False)
             return
-        if settled and not message.ack():
+        if settled and not held.accepted and not message.ack():
             self._stats.stale += 1
 
-    async def _answer(self, message: Incoming, address: wire.Address) -> bool:
-        operation = message.properties.type
+    async def _in_slot(self, held: Held, address: wire.Address) -> bool:
+        await self._slots.acquire()
         try:
-            request = self._read(message)
+            return await self._answer(held, address)
+        finally:
+            if not held.accepted:
+                self._slots.release()
+            else:
+                self._accepted -= 1
+                self._intake.match_soon()
+
+    def _on_accept(self) -> None:
+        self._stats.accepted += 1
+        self._accepted += 1
+        self._slots.release()
+        self._intake.match_soon()
+
+    def _give_back(self, held: Held) -> None:
+        if held.accepted:
+            self._stats.left += 1
+        else:
+            self._stats.requeued += 1
+            held.message.reject(requeue=True)
+
+    async def _answer(self, held: Held, address: wire.Address) -> bool:
+        operation = held.message.properties.type
+        try:
+            request = self._read(held.message)
         except BusError as error:
-            settled = await self._publish(message, self._error(address, operation, error))
+            settled = await self._publish(held, self._error(address, operation, error))
             self._stats.refused += settled
             return settled
         reply = Channel(
             request,
-            message,
+            held,
             address,
             self._replies,
-            lambda outgoing: self._publish(message, outgoing),
+            lambda outgoing: self._publish(held, outgoing),
             responder=self._responder,
             limits=self._limits,
             keepalive=self._keepalive,
@@ -313,6 +336,10 @@ class Server:
                     _log.error("agent %s: an error after the final reply reached nobody: %s", self._agent_name, problem)
                 self._stats.answered += reply.settled
                 return reply.settled
+            if problem is None and held.asked:
+                self._stats.left += held.accepted
+                self._stats.unanswered += not held.accepted
+                return held.accepted
             settled = await reply.fail(problem or InternalError())
             self._stats.failed += settled
             return settled
@@ -344,50 +371,25 @@ class Server:
                 raise
             _log.exception("agent %s: an agent's call failed", self._agent_name)
             return None
-        if not reply.sent:
+        if not reply.sent and not reply.accepting:
             _log.error("agent %s: an agent returned without a final reply", self._agent_name)
         return None
 
     def _error(self, address: wire.Address, operation: str | None, error: BusError) -> Outgoing:
         return wire.error_reply(address, operation, error, responder=self._responder)
 
-    async def _publish(self, message: Incoming, reply: Outgoing) -> bool:
-        tries = 0
-        while True:
-            try:
-                await self._replies.publish(reply)
-            except Unroutable:
-                # The caller is gone. The outcome is the agent's to keep.
-                self._stats.unheard += 1
-                return True
-            except ConnectionLost:
-                if message.stale:
-                    self._stats.unanswered += 1
-                    return False
-                if not await self._replies_back():
-                    self._stats.requeued += 1
-                    message.reject(requeue=True)
-                    return False
-            except Rejected:
-                # The caller's own queue takes no more. Whoever makes such a queue must not hold a worker up with it.
-                tries += 1
-                if tries == _REPLY_TRIES:
-                    self._stats.unheard += 1
-                    return True
-                await asyncio.sleep(_REPLY_PAUSE)
-            except BusError as error:
-                _log.error("agent %s: dead-lettered a message whose reply cannot be sent: %s", self._agent_name, error)
-                self._stats.dead_lettered += 1
-                message.reject(requeue=False)
-                return False
-            else:
-                return True
-
-    async def _replies_back(self) -> bool:
-        # The delivery stays where it is meanwhile: with all slots taken, the server takes no more.
+    async def _publish(self, held: Held, reply: Outgoing) -> bool:
         try:
-            await self._replies.ready()
+            if await self._outbox.bring_unless(lambda: held.stale, reply) is None:
+                self._stats.unanswered += 1
+                return False
         except ConnectionLost:
+            self._give_back(held)
+            return False
+        except BusError as error:
+            _log.error("agent %s: dead-lettered a message whose reply cannot be sent: %s", self._agent_name, error)
+            self._stats.dead_lettered += 1
+            held.message.reject(requeue=False)
             return False
         return True
 

@@ -132,6 +132,23 @@ def return_address(names: n.Names, properties: Properties) -> Address | None:
     return Address(reply_to, correlation_id)
 
 
+def write_address(address: Address) -> str:
+    """An address as text that `read_address` reads."""
+    return orjson.dumps(list(address)).decode()
+
+
+def read_address(names: n.Names, text: str) -> Address:
+    """The address in a text. Raises `InvalidParams` for anything else."""
+    try:
+        reply_to, correlation_id = orjson.loads(text)
+    except (ValueError, TypeError):
+        raise InvalidParams("this is no address of a caller") from None
+    known = isinstance(reply_to, str) and isinstance(correlation_id, str)
+    if not known or not correlation_id or not names.allows_reply_to(reply_to, None):
+        raise InvalidParams("this is no address of a caller")
+    return Address(reply_to, correlation_id)
+
+
 def read_request(agent: str, message: Incoming, limits: Limits, now: float) -> Request:
     """The request in a delivery. Raises the `BusError` to answer with; a deadline that has passed is no error here."""
     properties, body = message.properties, message.body

@@ -31,6 +31,8 @@ class Answer:
     ended: bool = False
     leave_after: int | None = None
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    address: str = "here"
+    accepted: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def heard(self) -> bool:
@@ -49,6 +51,10 @@ class Answer:
             self.headers.append(headers)
         self.ended = final
         self.news.set()
+
+    async def accept(self) -> bool:
+        self.accepted.set()
+        return True
 
     async def count(self, wanted: int) -> None:
         """Wait until so many were sent."""

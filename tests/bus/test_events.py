@@ -3,9 +3,10 @@
 import asyncio
 from typing import Any, cast
 
-from bus.driver import Incoming, Outgoing, Properties
+from bus.driver import Outgoing, Properties
 from bus.errors import ConnectionLost, Rejected, Unroutable
 from bus.events import WINDOW, Events
+from bus.held import Held
 from bus.link import Link
 from tests.conformance.stage import soon
 
@@ -36,7 +37,7 @@ class Line:
     def events(self) -> Events:
         return Events(
             cast("Link", self),
-            cast("Incoming", self),
+            cast("Held", self),
             lambda number, body, headers: Outgoing("", "q", body, Properties(headers={"n": number, **headers})),
         )
 

@@ -87,7 +87,7 @@ async def test_an_answer_that_was_taken_is_not_given_back() -> None:
 async def test_a_callers_queue_that_takes_no_more_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch, refusals: int, unheard: int
 ) -> None:
-    monkeypatch.setattr("bus.server._REPLY_PAUSE", 0.001)
+    monkeypatch.setattr("bus.outbox._PAUSE", 0.001)
     broker = MemoryBroker()
     async with await bus.serve(broker, "echo", echo) as server, await bus.connect(broker) as client:
 
@@ -164,7 +164,7 @@ async def test_what_arrives_while_it_stops_goes_back() -> None:
     server = await bus.serve(broker, "slow", gate)
     async with await bus.connect(broker) as client:
         cancelling, may_cancel = asyncio.Event(), asyncio.Event()
-        consumer = server._consumer
+        consumer = server._intake._consumer
         assert consumer is not None
         cancel = consumer.cancel
 
@@ -174,7 +174,10 @@ async def test_what_arrives_while_it_stops_goes_back() -> None:
                 await may_cancel.wait()
                 await cancel()
 
-        server._consumer = Slow()
+            async def resume(self) -> None:
+                raise AssertionError
+
+        server._intake._consumer = Slow()
         stopping = asyncio.create_task(server.stop(0))
         await soon(cancelling.wait())
         call = asyncio.create_task(client.send("slow", HELLO))
