@@ -3,7 +3,7 @@
 import importlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
 from pathlib import Path
@@ -18,14 +18,28 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a pack, or a part of one that it can do without, was left out; `kind` says which of them it is."""
+
+    pack: str
+    reason: str
+    kind: str = "pack"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.pack!r} is left out: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
 class PackContext:
     """What a pack is told when it is loaded: the `[tools]` table of the configuration, and the environment.
 
+    It may report a problem that it can be served in spite of, a backend that can't be loaded for instance.
     `state_dir` is where it may keep, in a folder of its own, what outlives the process.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
+    report: Callable[[Problem], None] = field(default=lambda problem: log.warning("%s", problem), repr=False)
     state_dir: Path | None = None
 
 
@@ -41,21 +55,11 @@ class Pack:
     skills: tuple[Skill, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a pack was left out."""
-
-    pack: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"pack {self.pack!r} is left out: {self.reason}"
-
-
 class Catalog:
     """Skills by id, in the byte order of their ids.
 
-    `packs` were taken; `problems` tells of each that was not. An id belongs to the pack that came first.
+    `packs` were taken; `problems` tells of each that was not, and of what packs report. An id belongs to the pack that
+    came first.
     """
 
     def __init__(self) -> None:
@@ -81,6 +85,7 @@ class Catalog:
         points = sorted(entry_points(group=GROUP), key=_rank) if installed else []
         points = [point for point in points if only is None or point.name in only]
         points += [EntryPoint(name, name, GROUP) for name in named]
+        context = replace(context, report=catalog._report)
         loaded: set[str] = set()
         for point in points:
             if point.value not in loaded:
@@ -159,10 +164,12 @@ class Catalog:
         return None
 
     def _leave_out(self, name: str, reason: str) -> bool:
-        problem = Problem(name, reason)
+        self._report(Problem(name, reason))
+        return False
+
+    def _report(self, problem: Problem) -> None:
         self._problems.append(problem)
         log.warning("%s", problem)
-        return False
 
 
 def _rank(point: EntryPoint) -> tuple[bool, str, str]:

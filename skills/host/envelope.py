@@ -6,6 +6,7 @@ from typing import Any
 from ..arguments import legible
 
 FIELDS = ("tool", "stub", "error", "status", "retryable", "untrusted")
+MARKER = "…[truncated]"
 
 SCHEMA: Mapping[str, Any] = {
     "tool": {"type": "string", "description": "The tool that answers"},
@@ -18,7 +19,12 @@ SCHEMA: Mapping[str, Any] = {
 
 
 def observation(
-    tool: str, payload: Mapping[str, Any], *, error: str | None = None, stub: bool = False
+    tool: str,
+    payload: Mapping[str, Any],
+    *,
+    error: str | None = None,
+    stub: bool = False,
+    retryable: bool = False,
 ) -> dict[str, Any]:
     """The envelope with `payload` behind its own fields; text in it that has no encoding is spelled out."""
     return {
@@ -26,16 +32,31 @@ def observation(
         "stub": stub,
         "error": legible(error) if error else None,
         "status": "error" if error else "ok",
-        "retryable": False,
+        "retryable": bool(error) and retryable,
         "untrusted": True,
-        **{key: legible(value) if isinstance(value, str) else value for key, value in payload.items()},
+        **{key: _legible(value) for key, value in payload.items() if key not in FIELDS},
     }
 
 
-def output_schema(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an envelope with these payload properties, all of them always there."""
+def output_schema(payload: Mapping[str, Any], *, optional: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The schema of an envelope with these payload properties, all of them always there but the `optional` ones."""
     return {
         "type": "object",
-        "properties": {**SCHEMA, **payload, "world": {"type": "object"}},
+        "properties": {**SCHEMA, **payload, **(optional or {}), "world": {"type": "object"}},
         "required": [*FIELDS, *payload],
     }
+
+
+def clipped(text: str, limit: int) -> str:
+    """The text, no longer than `limit` characters; one that was cut ends with a marker, which the limit includes."""
+    return text if len(text) <= limit else text[: limit - len(MARKER)] + MARKER
+
+
+def _legible(value: Any) -> Any:
+    if isinstance(value, str):
+        return legible(value)
+    if isinstance(value, Mapping):
+        return {legible(key): _legible(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_legible(item) for item in value]
+    return value

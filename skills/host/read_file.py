@@ -1,7 +1,6 @@
 """The tool read_file: the text of one file of the workspace."""
 
 from collections.abc import Mapping
-from decimal import Decimal
 from io import FileIO
 from os import fstat
 from typing import Any
@@ -12,6 +11,7 @@ from ..plan import Plan, PlannedEffect
 from ..skill import Context, Outcome, Skill
 from .envelope import output_schema
 from .files import FileTool, Workplace, no_such
+from .number import whole
 from .settings import FileSettings
 
 DEFAULT_BYTES = 65_536
@@ -90,12 +90,7 @@ def _limit(given: Any) -> int:
     """The cap in bytes, clamped. Raises Refused."""
     if not given:
         return DEFAULT_BYTES
-    try:
-        # A decimal that no float can hold is infinite to a plain JSON decoder.
-        limit = int(float(given) if isinstance(given, Decimal) else given)
-    except (TypeError, ValueError, OverflowError):
-        raise Refused("max_bytes must be an integer") from None
-    return max(1, min(limit, MAX_BYTES))
+    return max(1, min(whole("max_bytes", given), MAX_BYTES))
 
 
 def _start(file: FileIO, limit: int) -> bytes:

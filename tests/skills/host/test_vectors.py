@@ -1,6 +1,7 @@
-"""Every recorded row of calc and the file tools, and where ours departs from it on purpose."""
+"""Every recorded row of the seven tools, and where ours departs from it on purpose."""
 
 import hashlib
+import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -10,14 +11,32 @@ from typing import Any
 
 import pytest
 
-from skills import Context, Directory, Done, EffectResult, Skill
-from skills.host import FileSettings, calc, list_files, read_file, write_file
+from skills import Context, Directory, Done, EffectResult, PackContext, Risk, Skill
+from skills.host import (
+    BackendError,
+    Binding,
+    FileSettings,
+    bind,
+    calc,
+    list_files,
+    pack,
+    read_file,
+    search,
+    search_kb,
+    send_reply,
+    write_file,
+)
+from skills.host import http as http_module
+from skills.host import tavily
+from skills.host.fakes import FakeKnowledge, FakeSearch
 from skills.host.settings import Setting
+from tests.skills.host.service import Service, answering
 from tests.skills.vectors import Row, expand, lay_out
 from tests.vectors import rows
 
 TOOLS = {"list_files": list_files, "read_file": read_file, "write_file": write_file}
-ROWS = [row for row in rows("host-tools") if row["tool"] == "calc" or row["tool"] in TOOLS]
+BOUND = {"search": (search, "search"), "search_kb": (search_kb, "kb"), "send_reply": (send_reply, "mail")}
+ROWS = rows("host-tools")
 
 
 @dataclass(frozen=True)
@@ -46,6 +65,7 @@ DEPARTURES = {
         },
         after={"a.py": {"content": "old", "mode": "0o644", "symlink": False}},
     ),
+    "tavily-timeout": Departure("a search that took too long may go well the next time", {"retryable": True}),
 }
 
 
@@ -122,6 +142,84 @@ def test_calc_answers_as_recorded(row: Row) -> None:
         assert text.startswith("error: could not evaluate "), "a limit of ours may have another reason"
     else:
         assert text == expand(expected, {})
+
+
+class Bound:
+    """A backend that was bound in code: it returns what the row says, or raises it."""
+
+    def __init__(self, given: Row) -> None:
+        self._given = given
+
+    async def answer(self, *_: object, **__: object) -> Any:
+        if "raise" in self._given:
+            raise BackendError(self._given["raise"])
+        return expand(self._given.get("value", self._given.get("rows")), {})
+
+    search = lookup = send = answer
+
+
+async def bound(row: Row, service: Service) -> Binding:
+    """What the row's tool is bound to."""
+    given = row.get("binding", {})
+    match given.get("kind"):
+        case None:
+            return bind(BOUND[row["tool"]][1], PackContext(row["config"], row["env"]))  # type: ignore[arg-type]
+        case "search_fake_rows":
+            return Binding("fake", "env", "fake", FakeSearch(given["rows"]))
+        case "kb_facts":
+            return Binding("fake", "env", "fake", FakeKnowledge(given["facts"]))
+        case "tavily_http":
+            environ = {"TAVILY_API_KEY": "k", "SKILLBUS_SEARCH_URL": service.url}
+            return bind("search", PackContext({}, environ))
+        case "kb_return":  # of a backend that the original knew nothing of, it said that it is a stub
+            return Binding("bound", "env", "live", Bound(given))
+        case _:
+            return Binding("bound", "env", "live", Bound(given))
+
+
+def serve_as_recorded(service: Service, given: Row, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "raise" in given:
+        monkeypatch.setattr(http_module, "SECONDS", 0.05)
+        service.hang()
+    elif "http_error" in given:
+        status, reason = given["http_error"]
+        service.answer(b"{}", status=status, reason=reason)
+    else:
+        body = given["body"]
+        service.answer(body.encode() if isinstance(body, str) else json.dumps(body).encode())
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row["tool"] in BOUND], ids=lambda row: row["id"])
+async def test_a_tool_with_a_backend_answers_as_recorded(
+    row: Row, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert http_module.SECONDS == 15.0
+    assert tavily.URL == "https://api.tavily.com/search"
+    make, _ = BOUND[row["tool"]]
+    departure = DEPARTURES.get(row["id"])
+    async with answering() as service:
+        if row.get("binding", {}).get("kind") == "tavily_http":
+            serve_as_recorded(service, row["binding"], monkeypatch)
+        skill = make(await bound(row, service))
+        for step in row.get("steps", [row]):
+            expected = expand(step["output"], {}) | (dict(departure.output) if departure else {})
+            output = await answer(skill, expand(step["input"], {}), tmp_path)
+            assert output == expected
+            assert list(output) == list(expected)
+        recorded = row.get("http", [])
+        assert [request.method for request in service.requests] == [each["method"] for each in recorded]
+        assert [json.loads(request.body) for request in service.requests] == [each["body"] for each in recorded]
+        for request, each in zip(service.requests, recorded, strict=True):
+            assert each["headers"].items() <= request.headers.items()
+            assert (each["url"], each["timeout"]) == (tavily.URL, 15.0)
+
+
+@pytest.mark.parametrize("row", rows("host-tools.policy", kind="metadata"), ids=lambda row: row["id"])
+def test_the_risk_of_a_tool_is_as_recorded(row: Row) -> None:
+    risks = {skill.id: skill.contract.risk for skill in pack(PackContext())}
+    name = row["output"].pop("name")
+    assert name == row["input"]["tool"]
+    assert risks.get(name, Risk()).model_dump() == row["output"]
 
 
 def test_every_departure_is_a_recorded_row() -> None:
