@@ -67,7 +67,9 @@ class House:
         instance = f"{settings.instance or 'worker'}-{secrets.token_hex(4)}"
         return cls(settings, catalog, ledger, open_worktrees(settings), instance=instance, key=key, url=url)
 
-    async def serve(self, target: bus.Target, *, patience: bus.Patience | None = None) -> bus.Server:
+    async def serve(
+        self, target: bus.Target, *, declare: bool = True, patience: bus.Patience | None = None
+    ) -> bus.Server:
         """Take the agent's calls from `target`. Raises Refused, ConnectionLost, InvalidParams."""
         settings = self.settings
         return await bus.serve(
@@ -78,12 +80,16 @@ class House:
             slots=settings.slots,
             instance=self.instance,
             limits=bus.Limits(body=settings.max_message_bytes),
+            declare=declare,
             patience=patience,
         )
 
-    async def listen(self, target: bus.Target, *, stats: Callable[[], Mapping[str, object]]) -> None:
+    async def listen(
+        self, target: bus.Target, *, declare: bool = True, stats: Callable[[], Mapping[str, object]]
+    ) -> None:
         """Learn of cancels at once and answer who asks for this worker. Raises Refused, ConnectionLost."""
-        await self.agent.join(target, instance=self.instance, prefix=self.settings.prefix, stats=stats)
+        prefix = self.settings.prefix
+        await self.agent.join(target, instance=self.instance, prefix=prefix, declare=declare, stats=stats)
 
     async def close(self, grace: float = 0.0) -> None:
         """Let what runs end within `grace` seconds, then close the ledger."""

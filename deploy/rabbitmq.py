@@ -50,6 +50,7 @@ class Ports(NamedTuple):
     amqp: int
     dist: int
     epmd: int
+    management: int
     ctl: int
 
 
@@ -57,14 +58,21 @@ class PrivateNode:
     """One RabbitMQ node, used as `with PrivateNode() as node: node.url` (or `async with`).
 
     `folder` keeps the node's data for a later node; without it a temporary one is made, and removed by `close`.
-    `config` adds lines to `rabbitmq.conf`. The URL stays the same over `kill`, `stop` and `restart`, and durable
-    queues survive all three. The only user is RabbitMQ's default, guest, which is confined to this machine.
+    `config` adds lines to `rabbitmq.conf`; `management` serves the management API too. The URL stays the same over
+    `kill`, `stop` and `restart`, and durable queues survive all three. The only user is RabbitMQ's default, guest,
+    which is confined to this machine.
     """
 
     def __init__(
-        self, folder: Path | str | None = None, *, config: Mapping[str, str] | None = None, start_timeout: float = 60.0
+        self,
+        folder: Path | str | None = None,
+        *,
+        config: Mapping[str, str] | None = None,
+        management: bool = False,
+        start_timeout: float = 60.0,
     ) -> None:
         self._programs, self._epmd_program = find_programs()
+        self._management = management
         self._config = dict(config or {})
         self._start_timeout = start_timeout
         self._temporary = folder is None
@@ -85,6 +93,11 @@ class PrivateNode:
     def url(self) -> str:
         """The AMQP URL of the node."""
         return f"amqp://guest:guest@{HOST}:{self.ports.amqp}/"
+
+    @property
+    def management_url(self) -> str:
+        """The URL of the management API, where the node was asked to serve it."""
+        return f"http://{HOST}:{self.ports.management}"
 
     @property
     def pid(self) -> int | None:
@@ -189,8 +202,8 @@ class PrivateNode:
                 raise NodeError(f"another RabbitMQ node runs in {self.folder}") from None
             self._lock = lock
         (self.folder / "log").mkdir(exist_ok=True)
-        settings = {"loopback_users.guest": "true", "log.console": "false", "log.file.level": "warning"} | self._config
-        (self.folder / "rabbitmq.conf").write_text("".join(f"{key} = {value}\n" for key, value in settings.items()))
+        plugins = "rabbitmq_management" if self._management else ""
+        (self.folder / "enabled_plugins").write_text(f"[{plugins}].\n")
         cookie = self.folder / ".erlang.cookie"
         if not cookie.exists():
             cookie.touch(mode=0o600)  # Erlang refuses one that others may read
@@ -199,6 +212,7 @@ class PrivateNode:
     def _boot(self, ports: Ports) -> None:
         for file in (self.folder / "log").iterdir():
             file.unlink()
+        self._configure(ports)
         env, name = self._environment(ports), self._name.encode()
         # Left to itself, Erlang starts a daemon epmd that outlives the node.
         epmd = [self._epmd_program, "-port", str(ports.epmd), "-address", HOST]
@@ -206,12 +220,24 @@ class PrivateNode:
         # A listening port is no broker yet, and one that answers may be another's: the greeting names the node.
         server = [str(self._programs / "rabbitmq-server")]
         self._begin(server, env, lambda: _answers(ports.amqp, PROTOCOL_HEADER, name))
+        if self._management:
+            self._wait("the management API", lambda: _answers(ports.management, b"GET / HTTP/1.0\r\n\r\n", b"HTTP/"))
+
+    def _configure(self, ports: Ports) -> None:
+        settings = {"loopback_users.guest": "true", "log.console": "false", "log.file.level": "warning"}
+        if self._management:
+            settings |= {"management.tcp.ip": HOST, "management.tcp.port": f"{ports.management}"}
+        lines = (f"{key} = {value}\n" for key, value in (settings | self._config).items())
+        (self.folder / "rabbitmq.conf").write_text("".join(lines))
 
     def _begin(self, command: list[str], env: dict[str, str], ready: Callable[[], bool]) -> None:
         with (self.folder / "log" / "output.log").open("ab") as output:
             child = Child(command, env=env, cwd=self.folder, output=output)
         self._children.append(child)
-        what, deadline = Path(command[0]).name, time.monotonic() + self._start_timeout
+        self._wait(Path(command[0]).name, ready)
+
+    def _wait(self, what: str, ready: Callable[[], bool]) -> None:
+        child, deadline = self._children[-1], time.monotonic() + self._start_timeout
         while not (child.alive and ready()):
             log = self.log()
             tail = "".join(f"\n  | {line[:300]}" for line in log.splitlines() if not NOISE.search(line))
@@ -277,7 +303,7 @@ def _choose_ports() -> Ports:
         with socket.socket() as probe, suppress(OSError):
             probe.bind((HOST, port))
             free.append(port)
-        if len(free) == 4:
+        if len(free) == len(Ports._fields):
             return Ports(*free)
     raise NodeError(f"no free ports on {HOST} between {PORTS.start} and {PORTS.stop}")
 

@@ -106,6 +106,12 @@ class Settings(BaseSettings):
         default=None,
         description="the broker's URL as the agent card names it, without credentials; default: amqp_url's",
     )
+    management_url: SecretStr | None = Field(
+        default=None, description="URL of the broker's management API, http:// or https://, for `skillbus topology`"
+    )
+    declare: bool = Field(
+        default=False, description="whether a worker makes what it needs on the broker, or only looks for it"
+    )
     instance: str | None = Field(
         default=None, max_length=64, description="what this process calls itself in logs and leases"
     )
@@ -201,6 +207,13 @@ class Settings(BaseSettings):
         if isinstance(value, str):
             check_amqp_url(value)
         return value
+
+    @field_validator("management_url", mode="before")
+    @classmethod
+    def _check_management_url(cls, value: Any) -> Any:
+        if isinstance(value, str) and value and not is_http_url(value):
+            raise ValueError("must be http:// or https://, with a host and what a user or password holds of :/?#@ as %XX")
+        return value or None
 
     @field_validator("public_url", mode="before")
     @classmethod
@@ -301,6 +314,16 @@ def check_amqp_url(url: str) -> None:
     for name, given in parse_qsl(parts.query, keep_blank_values=True):
         if name in NUMBERS and not _is_number(given, NUMBERS[name], whole=name != "happy_eyeballs_delay"):
             raise ValueError(f"has a query with a {name} that is no number from 0 to {NUMBERS[name]}")
+
+
+def is_http_url(text: str) -> bool:
+    """Whether it names a host that HTTP reaches."""
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(host) and port != 0 and not re.search(r"[\x00-\x20\x7f]", text)
 
 
 def _is_number(text: str, most: int, *, whole: bool) -> bool:

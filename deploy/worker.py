@@ -9,7 +9,11 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 import bus
+from bus import topology
 from bus.dead import DeadLetterReader, read_dead_letters
+from bus.driver import Connection
+from bus.link import Link
+from bus.target import driver_for
 
 from .house import House
 from .settings import Settings
@@ -30,8 +34,10 @@ class Worker:
     then the ledger. The second stops it at once: what is running then is left to its redelivery.
     """
 
-    def __init__(self, settings: Settings, target: bus.Target) -> None:
+    def __init__(self, settings: Settings, target: bus.Target, *, declare: bool | None = None) -> None:
+        """`declare` makes what the worker needs on the broker, or only looks for it; None is what the settings say."""
         self._settings = settings
+        self._declare = settings.declare if declare is None else declare
         self._target = target
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
@@ -74,7 +80,8 @@ class Worker:
         target = self._target
         house = await House.open(self._settings, broker=target if isinstance(target, str) else None)
         try:
-            self._server = await house.serve(self._target)
+            await self._stand()
+            self._server = await house.serve(self._target, declare=self._declare)
             self._beside = [asyncio.create_task(self._listen(house))]
             if self._settings.dead_letters:
                 self._beside.append(asyncio.create_task(self._read_dead_letters()))
@@ -83,6 +90,18 @@ class Worker:
             raise
         self._house = house
         return house
+
+    async def _stand(self) -> None:
+        """All that has to stand on the broker, before the first call is taken."""
+        names, agent = bus.Names(self._settings.prefix), self._settings.agent
+        parts = topology.whole(names, [agent]).parts
+
+        async def look(connection: Connection) -> None:
+            await topology.stand(connection, names, *parts, declare=self._declare, agent=agent)
+
+        link = Link(driver_for(self._target), "skillbus topology", look, patience=bus.Patience())
+        await link.start()
+        await link.close()
 
     # Calls are served without what follows, so it neither keeps the worker from starting nor ends it.
 
@@ -93,14 +112,16 @@ class Worker:
             return asdict(server.stats()) if server is not None else {}
 
         try:
-            await house.listen(self._target, stats=stats)
+            await house.listen(self._target, declare=self._declare, stats=stats)
         except bus.BusError as error:
             log.error("cancels reach this worker late: it can't listen (`skillbus doctor` says more): %s", error)
 
     async def _read_dead_letters(self) -> None:
         forever = bus.Patience(connect=None)
         try:
-            self._dead_letters = await read_dead_letters(self._target, prefix=self._settings.prefix, patience=forever)
+            self._dead_letters = await read_dead_letters(
+                self._target, prefix=self._settings.prefix, declare=self._declare, patience=forever
+            )
         except bus.BusError as error:
             log.error("this worker does not read the dead letters: %s (`skillbus doctor` says more)", error)
 

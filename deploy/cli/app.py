@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from . import dead, log, screen, session
+from . import dead, log, screen, session, topology
 from .call import call
 from .card import card
 from .config import config
@@ -38,6 +38,7 @@ app.command("call")(call)
 app.add_typer(log.app, name="log")
 app.command("why")(why)
 app.add_typer(dead.app, name="dead")
+app.add_typer(topology.app, name="topology")
 app.command("doctor")(doctor)
 app.command("config")(config)
 
@@ -70,6 +71,7 @@ def skillbus(
     1    usage, client or protocol error
     2    a worker that can't start
     3    a log that was changed; a refusal, with --strict
+    4    a topology that could not be looked at as a whole
     130  interrupted, or nobody read the output
     """
 

@@ -15,6 +15,7 @@ class Code(IntEnum):
     ERROR = 1
     NO_START = 2
     FAULT = 3
+    UNSEEN = 4
     INTERRUPTED = 130
 
 
@@ -79,6 +80,7 @@ def _advice(error: "BusError") -> str:
             bus.DeadlineExceeded,
             "Send it again with the same --message-id to get its result, or give it a longer --timeout",
         ),
+        (bus.Undeclared, "Or let the worker make it: --declare, or `declare = true`, with a user who may configure"),
         (bus.Refused, _refusal(error)),
         (bus.ConnectionLost, "Check that the broker at --amqp-url is up, and send it again: it never runs twice"),
         (bus.Unavailable, f"Try again{_after(error)} with the same --message-id: it never runs twice"),

@@ -36,6 +36,15 @@ AmqpUrl = Annotated[
         "--amqp-url", metavar="URL", help="The message broker; without one, in this process.", rich_help_panel=_WHERE
     ),
 ]
+ManagementUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--management-url",
+        metavar="URL",
+        help="The broker's management API, as http://host:15672; it takes the credentials of --amqp-url.",
+        rich_help_panel=_WHERE,
+    ),
+]
 AgentName = Annotated[str | None, typer.Option("--agent", help="The agent's name.", rich_help_panel=_WHERE)]
 Prefix = Annotated[
     str | None, typer.Option("--prefix", help="First part of all names on the broker.", rich_help_panel=_WHERE)

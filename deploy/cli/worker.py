@@ -37,6 +37,12 @@ def worker(
         bool,
         typer.Option("--private-rabbitmq", help="Start a RabbitMQ node that ends with this process; print its URL."),
     ] = False,
+    declare: Annotated[
+        bool | None,
+        typer.Option(
+            "--declare/--no-declare", help="Make what is missing on the broker, or only look for it; else look."
+        ),
+    ] = None,
     agent: AgentName = None,
     prefix: Prefix = None,
     instance: Annotated[str | None, typer.Option("--instance", help="What this process calls itself.")] = None,
@@ -63,15 +69,18 @@ def worker(
     The first signal stops it in order: no more calls are taken, running ones
     end and are answered within the grace. The second stops it at once. Any
     number of workers may serve one agent on one ledger.
+    It only looks for what it needs on the broker: `skillbus topology apply`
+    makes that, or --declare, or --private-rabbitmq by itself.
     Exit code 2 if it can't start.
 
     [dim]Examples[/dim]
+    skillbus topology apply && skillbus worker
     skillbus worker --amqp-url amqp://user:password@rabbitmq/ --slots 16
     skillbus worker --private-rabbitmq --pack mytools.skills:pack
     """
     try:
         settings = settings_from(
-            config, amqp_url=amqp_url, agent=agent, prefix=prefix, instance=instance, slots=slots,
+            config, amqp_url=amqp_url, declare=declare, agent=agent, prefix=prefix, instance=instance, slots=slots,
             grace_seconds=grace, packs=pack, state_dir=state_dir, ledger=ledger, workspaces=workspaces,
             log_format=log_format, log_level=log_level,
         )  # fmt: skip
@@ -115,7 +124,8 @@ def _serve(settings: "Settings", *, private_rabbitmq: bool, ready_fd: int | None
             url = settings.amqp_url.get_secret_value()
 
         async def run() -> None:
-            if not await Worker(settings, url).run(lambda house: _ready(house, ready_fd)):
+            worker = Worker(settings, url, declare=private_rabbitmq or settings.declare)
+            if not await worker.run(lambda house: _ready(house, ready_fd)):
                 # A handler that does not let itself be cancelled may sit in a thread, which would be waited for.
                 resources.close()
                 logging.shutdown()

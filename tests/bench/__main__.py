@@ -171,6 +171,7 @@ async def worker(folder: Path, url: str, agent: str) -> AsyncIterator[None]:
         "SKILLBUS_AGENT": agent,
         "SKILLBUS_STATE_DIR": str(folder),
         "SKILLBUS_LOG_LEVEL": "warning",
+        "SKILLBUS_DECLARE": "true",
     }
     command = [str(Path(sys.executable).with_name("skillbus")), "worker", "--ready-fd", "1"]
     async with running(command, environment):

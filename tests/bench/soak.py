@@ -101,6 +101,7 @@ async def soak(url: str, options: argparse.Namespace) -> list[Reading]:
             secret = await prepare(folder)
             command = [str(Path(sys.executable).with_name("skillbus")), "worker", "--ready-fd", "1"]
             settings = {"AMQP_URL": url, "AGENT": agent, "STATE_DIR": str(folder), "LOG_LEVEL": "warning"}
+            settings["DECLARE"] = "true"
             environment = {f"SKILLBUS_{name}": value for name, value in settings.items()}
         else:
             command, environment = [*own, "--agent", url, agent], {}

@@ -16,8 +16,9 @@ VERBS = [
     (), ("demo",), ("worker",), ("session",), ("session", "new"), ("session", "list"), ("session", "revoke"),
     ("skills",), ("card",), ("call",), ("log",), ("log", "tail"), ("log", "verify"), ("why",), ("config",), ("doctor",),
     ("dead",), ("dead", "list"), ("dead", "show"), ("dead", "requeue"), ("dead", "drop"),
+    ("topology",), ("topology", "plan"), ("topology", "apply"), ("topology", "check"),
 ]  # fmt: skip
-GROUPS = (("session",), ("log",), ("dead",))
+GROUPS = (("session",), ("log",), ("dead",), ("topology",))
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)

@@ -164,7 +164,7 @@ def test_a_signed_request_is_signed_anew_by_its_session(
     desk.publish("skillbus", "late", body=body, headers=headers, expiration=1)
     desk.park(1)
     letter = ids(skillbus)["late"]
-    worker = home.start("worker", "--ready-fd", "1")
+    worker = home.start("worker", "--declare", "--ready-fd", "1")
     try:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"
@@ -182,7 +182,7 @@ def test_a_worker_parks_the_dead_unless_it_is_told_not_to(
     skillbus: Skillbus, home: Home, desk: Desk, switch: str
 ) -> None:
     home.environment["SKILLBUS_DEAD_LETTERS"] = switch
-    worker = home.start("worker", "--ready-fd", "1")
+    worker = home.start("worker", "--declare", "--ready-fd", "1")
     try:
         assert worker.stdout is not None
         assert worker.stdout.readline() == "ready\n"

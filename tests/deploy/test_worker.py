@@ -25,7 +25,7 @@ class Crew:
 
     def __init__(self, home: Home, url: str, prefix: str) -> None:
         self.home = home
-        home.environment["SKILLBUS_LEASE_SECONDS"] = "2"
+        home.environment |= {"SKILLBUS_LEASE_SECONDS": "2", "SKILLBUS_DECLARE": "true"}
         home.environment |= {"SKILLBUS_AMQP_URL": url, "SKILLBUS_PREFIX": prefix, "SKILLBUS_LOG_FORMAT": "json"}
 
     @contextmanager

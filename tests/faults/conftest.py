@@ -63,6 +63,7 @@ class Site:
             "SKILLBUS_AGENT": self.agent,
             "SKILLBUS_STATE_DIR": str(self.folder),
             "SKILLBUS_LEASE_SECONDS": "2",
+            "SKILLBUS_DECLARE": "true",
             "PYTHONPATH": str(ROOT),
         }
         process = await asyncio.create_subprocess_exec(
