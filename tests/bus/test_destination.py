@@ -15,7 +15,7 @@ class Names:
     """A resolver with its answers, one after the other; the last one stays."""
 
     def __init__(self, *answers: Sequence[str]) -> None:
-        self.answers = list(answers)
+        self.answers: list[Sequence[str]] = list(answers)
         self.asked: list[tuple[str, int]] = []
 
     async def __call__(self, name: str, port: int) -> Sequence[str]:
