@@ -17,7 +17,7 @@ from .push_notice import body_of, headers_of, notices
 from .push_outbox import Due, Key, Outbox
 from .signing import SigningKey
 from .streams import Sent
-from .writer import may_pass
+from .watch import LedgerUnavailable
 
 POLL = 0.25
 """Seconds between two looks at what is due."""
@@ -35,8 +35,8 @@ ATTEMPTS = 16
 BACKOFF = Backoff(first=1.0, most=3600.0)
 """Pauses after failures, in seconds: with `ATTEMPTS` some five hours until a receiver is given up."""
 
+_LOOK_EVERY = 1.0
 _FORGET_EVERY = 3600.0
-_KEPT = EVENTS_KEPT
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +89,7 @@ class PushDelivery:
         self._lease = lease
         self._lanes: dict[Key, tuple[PushConfig, asyncio.Task[None]]] = {}
         self._news = asyncio.Event()
+        self._looked = 0.0
         self._forgotten = 0.0
 
     async def run(self) -> None:
@@ -99,12 +100,11 @@ class PushDelivery:
                 try:
                     while await self._take_on():
                         pass
-                    await self._forget()
-                except Exception as error:
-                    if not may_pass(error):
-                        log.exception("push notifications can't be looked for now")
-                    else:
-                        log.warning("push notifications can't be looked for now: %s", error)
+                    await self._now_and_then()
+                except LedgerUnavailable:
+                    pass  # the ledger's watch has said so
+                except Exception:
+                    log.exception("push notifications can't be looked for now")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._poll):
                         await self._news.wait()
@@ -233,8 +233,15 @@ class PushDelivery:
         log.log(level, "push to %s for task %s: %s; again in %.1f s", lane.origin, config.task_id, reason, pause)
         return False
 
-    async def _forget(self) -> None:
+    async def _now_and_then(self) -> None:
         now = self._pipeline.clock()
-        if now - self._forgotten > _FORGET_EVERY:
+        if now - self._looked >= _LOOK_EVERY:
+            self._looked = now
+            # Who waits for a webhook asks for the task nowhere else, so nobody else would end it.
+            for task_id, episode in await self._outbox.left(now):
+                task = await self._pipeline.ledger.tasks.get(task_id, episode)
+                if task is not None:
+                    await self._pipeline.recover(task)
+        if now - self._forgotten >= _FORGET_EVERY:
             self._forgotten = now
-            await self._outbox.forget(now - _KEPT)
+            await self._outbox.forget(now - EVENTS_KEPT)

@@ -20,6 +20,7 @@ from broker.push import PushConfig
 from broker.push_notice import TYPE
 from broker.sessions import Credential
 from broker.signing import SigningKey
+from broker.worktrees import Worktrees
 from bus import Backoff
 from bus.destination import Policy
 from tests.bus.test_destination import Names
@@ -417,3 +418,22 @@ async def test_a_ledger_that_is_away_for_a_moment_ends_no_delivery(
     await receiver.count(3)
     await ended(ledger, "taken")
     assert not failing
+
+
+async def test_a_task_whose_worker_is_gone_is_ended(
+    house: House,
+    pipeline: Pipeline,
+    ledger: Ledger,
+    worktrees: Worktrees,
+    deliveries: Deliveries,
+    receiver: Receiver,
+    credential: Credential,
+    effects: Effects,
+) -> None:
+    dying = Pipeline(pipeline.catalog, ledger, worktrees, owner="dead", version="0", lease=0.05)
+    await ask(house_with_push(dying, ledger, credential), "once", {"do": "wait"}, receiver.url)
+    await dying.close()
+    deliveries.start()
+    posted = await receiver.count(3)
+    assert posted[-1].json["statusUpdate"]["status"]["state"] == "TASK_STATE_FAILED"
+    assert len(effects.runs) == 1
