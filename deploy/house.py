@@ -12,6 +12,7 @@ from broker.ledger import Ledger
 from broker.pipeline import Pipeline
 from broker.signing import SigningKey, SigningKeyError
 from broker.worktrees import Worktrees
+from bus.destination import Policy
 from skills import Catalog, PackContext
 
 from .release import installed_version
@@ -42,7 +43,17 @@ class House:
         self.pipeline = Pipeline(
             catalog, ledger, worktrees, owner=instance, version=release, lease=settings.lease_seconds
         )
-        self.agent = SkillAgent(settings.agent, self.pipeline, ledger, version=release, url=url, key=key)
+        self._push = Policy(settings.push_allow, http=settings.push_http) if settings.push_notifications else None
+        self.agent = SkillAgent(
+            settings.agent,
+            self.pipeline,
+            ledger,
+            version=release,
+            url=url,
+            key=key,
+            push=self._push,
+            push_limit=settings.push_configs,
+        )
 
     @classmethod
     async def open(
@@ -90,6 +101,17 @@ class House:
         """Learn of cancels at once and answer who asks for this worker. Raises Refused, ConnectionLost."""
         prefix = self.settings.prefix
         await self.agent.join(target, instance=self.instance, prefix=prefix, declare=declare, stats=stats)
+
+    async def notify(self) -> None:
+        """Deliver push notifications until cancelled; comes back at once where they are switched off."""
+        if self._push is None:
+            return
+        # Loaded here, since a call of the command line needs no HTTP client.
+        from broker.push_delivery import PushDelivery
+        from bus.webhook import Webhooks
+
+        outbox, webhooks = self.ledger.outbox(self.instance), Webhooks(self._push)
+        await PushDelivery(self.settings.agent, self.pipeline, outbox, webhooks, key=self.signing_key).run()
 
     async def close(self, grace: float = 0.0) -> None:
         """Let what runs end within `grace` seconds, then close the ledger."""

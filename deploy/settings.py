@@ -24,6 +24,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from bus.destination import allowed
 from deploy.logs import mask
 
 FILE = "skillbus.toml"
@@ -144,6 +145,16 @@ class Settings(BaseSettings):
         default=True, description="whether a worker answers and parks what no worker could answer"
     )
     max_message_bytes: Whole = Field(default=1_048_576, ge=1_024, description="largest message body that is accepted")
+    push_notifications: bool = Field(
+        default=True, description="whether sessions may have webhooks told of their tasks, and workers tell them"
+    )
+    push_allow: Annotated[tuple[str, ...], BeforeValidator(_from_text)] = Field(
+        default=(), description="hosts, addresses and networks that webhooks may be at though they are not public"
+    )
+    push_http: bool = Field(default=False, description="whether the URL of a webhook may be http")
+    push_configs: Whole = Field(
+        default=10, ge=1, le=100, description="webhooks that one session may name for one task"
+    )
     packs: Annotated[tuple[str, ...], BeforeValidator(_from_text)] = Field(
         default=(), description='packs of skills as "module:attribute", loaded besides the installed ones'
     )
@@ -252,6 +263,13 @@ class Settings(BaseSettings):
         if "://" in path:
             raise ValueError("must be the path of a SQLite file")
         return str(Path(path).expanduser().absolute())
+
+    @field_validator("push_allow")
+    @classmethod
+    def _check_allowed(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            allowed(entry)
+        return value
 
     @field_validator("packs")
     @classmethod

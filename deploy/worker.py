@@ -82,7 +82,7 @@ class Worker:
         try:
             await self._stand()
             self._server = await house.serve(self._target, declare=self._declare)
-            self._beside = [asyncio.create_task(self._listen(house))]
+            self._beside = [asyncio.create_task(self._listen(house)), asyncio.create_task(self._notify(house))]
             if self._settings.dead_letters:
                 self._beside.append(asyncio.create_task(self._read_dead_letters()))
         except BaseException:
@@ -115,6 +115,12 @@ class Worker:
             await house.listen(self._target, declare=self._declare, stats=stats)
         except bus.BusError as error:
             log.error("cancels reach this worker late: it can't listen (`skillbus doctor` says more): %s", error)
+
+    async def _notify(self, house: House) -> None:
+        try:
+            await house.notify()
+        except Exception:
+            log.exception("this worker sends no push notifications")
 
     async def _read_dead_letters(self) -> None:
         forever = bus.Patience(connect=None)
