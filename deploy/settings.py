@@ -152,9 +152,7 @@ class Settings(BaseSettings):
         default=(), description="hosts, addresses and networks that webhooks may be at though they are not public"
     )
     push_http: bool = Field(default=False, description="whether the URL of a webhook may be http")
-    push_configs: Whole = Field(
-        default=10, ge=1, le=100, description="webhooks that one session may name for one task"
-    )
+    push_configs: Whole = Field(default=10, ge=1, le=100, description="webhooks that one session may name for one task")
     packs: Annotated[tuple[str, ...], BeforeValidator(_from_text)] = Field(
         default=(), description='packs of skills as "module:attribute", loaded besides the installed ones'
     )
