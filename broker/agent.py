@@ -21,15 +21,16 @@ from bus import (
     Unauthenticated,
     UnsupportedOperation,
 )
-from bus.control import CANCEL, INFO, STATS, Control, Handler
+from bus.control import CANCEL
 from bus.destination import Policy
+from bus.presence import Presence
+from bus.vitals import INTERVAL, Info, Stats
 from skills import Skill
-from skills.canonical import ref
+from skills.canonical import encode, ref
 
 from . import answers, parameters
 from .cancels import Cancels
 from .card import SCHEMAS, card_of, sign
-from .jcs import canonicalize
 from .ledger import Ledger
 from .listing import Listing
 from .parameters import member
@@ -86,7 +87,7 @@ class SkillAgent:
         self._cards: dict[tuple[str, ...], bytes] = {}
         self._streams = Streams(pipeline)
         self._cancels = Cancels(pipeline, ledger, self._streams, self._tell)
-        self._control: Control | None = None
+        self._presence: Presence | None = None
         self._sessions: dict[str, tuple[float, Session]] = {}
         self._push = PushOperations(ledger.push, push, self._expected, pipeline.clock, push_limit) if push else None
         self._operations: Mapping[str, _Operation] = {
@@ -107,36 +108,49 @@ class SkillAgent:
         instance: str,
         prefix: str = "a2a",
         declare: bool = True,
-        stats: Callable[[], Mapping[str, Any]] | None = None,
+        stats: Callable[[], Stats] = Stats,
+        interval: float = INTERVAL,
     ) -> None:
-        """Listen on the control exchange: learn of cancels at once, answer `ping`, `info` and `stats`.
+        """Be present on the control exchange: learn of cancels at once, answer `ping`, `info` and `stats`, and beat.
 
-        Without it the agent works as well; cancels reach it when leases are renewed. Raises Refused, ConnectionLost.
+        `stats` tells how the server of this agent does, `interval` is the seconds between two heartbeats. Without it
+        all the agent works as well; cancels reach it when leases are renewed. Raises Refused, ConnectionLost.
         """
-        listed = {"version": self._version, "operations": sorted(self._operations)}
+        about = Info(
+            version=self._version,
+            card_hash=self.card_hash,
+            skills=len(self._pipeline.catalog),
+            operations=tuple(sorted(self._operations)),
+            interval_seconds=interval,
+        )
 
         async def cancel(_said: Mapping[str, Any]) -> None:
             await self._pipeline.look_for_cancels()
 
-        async def info(_asked: Mapping[str, Any]) -> Mapping[str, Any]:
-            return {**listed, "skills": len(self._pipeline.catalog)}
+        def look() -> Stats:
+            return replace(stats(), calls=self._pipeline.load)
 
-        async def count(_asked: Mapping[str, Any]) -> Mapping[str, Any]:
-            return {**(stats() if stats else {}), "calls": self._pipeline.load}
-
-        on: dict[str, Handler] = {CANCEL: cancel, INFO: info, STATS: count}
-        control = Control(target, self.name, instance=instance, on=on, prefix=prefix, declare=declare)
-        await control.start()
-        self._control = control
+        presence = Presence(
+            target,
+            self.name,
+            instance=instance,
+            look=look,
+            about=about,
+            on={CANCEL: cancel},
+            prefix=prefix,
+            declare=declare,
+        )
+        await presence.start()
+        self._presence = presence
 
     async def leave(self) -> None:
-        """Hear nothing more of the control exchange."""
-        control, self._control = self._control, None
-        if control is not None:
-            await control.close()
+        """Say goodbye, and hear nothing more of the control exchange."""
+        presence, self._presence = self._presence, None
+        if presence is not None:
+            await presence.close()
 
     async def _tell(self, task_id: str) -> bool:
-        return self._control is not None and await self._control.publish(CANCEL, {"task": task_id})
+        return self._presence is not None and await self._presence.publish(CANCEL, {"task": task_id})
 
     async def __call__(self, request: Request, reply: Reply) -> None:
         session = await self._authenticate(request)
@@ -347,7 +361,7 @@ class SkillAgent:
     @cached_property
     def card_hash(self) -> str:
         """The content address of the card with every skill: equal where agents offer the same."""
-        return ref(canonicalize(self._unsigned_card(list(self._pipeline.catalog))))
+        return ref(encode(self._unsigned_card(list(self._pipeline.catalog))))
 
     def _unsigned_card(self, skills: Sequence[Skill]) -> dict[str, Any]:
         return card_of(self.name, self._version, self._url, skills, push=self._push is not None)

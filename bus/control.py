@@ -7,21 +7,24 @@ who may publish here can wake workers and ask how they are, and can change nothi
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self
 from uuid import uuid4
 
 import orjson
 
 from bus import topology
 from bus.driver import Binding, Connection, Incoming, Outgoing, Part, Properties, Queue
-from bus.errors import BusError, ConnectionLost, InvalidParams, Unroutable
-from bus.link import Link, Patience
+from bus.errors import BusError, ConnectionLost, InvalidParams, Unavailable, Unroutable
+from bus.link import Link, Patience, State
 from bus.names import MEDIA_TYPE, Names, check_agent
 from bus.target import APP_ID, Target, driver_for
+from bus.vitals import B, Info, Pong, Stats, read_object, type_of
 
-CANCEL, PING, INFO, STATS = "cancel", "ping", "info", "stats"
+CANCEL = "cancel"
+PING, INFO, STATS = Pong.KIND, Info.KIND, Stats.KIND
 KINDS = (CANCEL, PING, INFO, STATS)
 """What can be said. The last three are questions."""
 
@@ -33,6 +36,7 @@ MOST = 2.0
 
 MAX_BODY = 64 << 10
 _MOST_AT_ONCE = 64
+_MOST_ANSWERS = 10_000
 _EXPIRATION = 60_000
 
 _log = logging.getLogger(__name__)
@@ -42,27 +46,19 @@ Handler = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any] | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What one worker answered to a question. `body` is the worker's own part."""
+class Answer(Generic[B]):
+    """What one worker answered to a question, `after_seconds`."""
 
-    kind: str
     agent: str
     instance: str
-    body: Mapping[str, Any]
+    body: B
+    after_seconds: float
 
-    def encode(self) -> bytes:
-        """The JSON of an answer. Its type names what else is in it."""
-        known = {"type": _type(self.kind), "agent": self.agent, "instance": self.instance}
-        return orjson.dumps({**self.body, **known})
 
-    @classmethod
-    def decode(cls, kind: str, body: bytes) -> "Answer | None":
-        """The answer in a message, or None for something else."""
-        found = _object(body)
-        agent, instance = found.pop("agent", None), found.pop("instance", None)
-        if found.pop("type", None) != _type(kind) or not isinstance(agent, str) or not isinstance(instance, str):
-            return None
-        return cls(kind, agent, instance, found)
+class Answers(list[Answer[B]]):
+    """The answers that came; `malformed` counts what came and was none."""
+
+    malformed = 0
 
 
 def key(kind: str, agent: str | None = None, instance: str | None = None) -> str:
@@ -77,8 +73,8 @@ def key(kind: str, agent: str | None = None, instance: str | None = None) -> str
 class Control:
     """One worker's ear and voice on the control exchange.
 
-    `on` has a handler for each kind that it listens to; `ping` is answered without one. Handlers run beside each
-    other; one that fails is logged and answers nothing. Without `declare` the exchange is only looked for.
+    `on` has a handler for each kind that it listens to. Handlers run beside each other; one that fails is logged and
+    answers nothing. Without `declare` the exchange is only looked for.
     """
 
     def __init__(
@@ -95,7 +91,7 @@ class Control:
         self._names = Names(prefix)
         self._agent = check_agent(agent)
         self._instance = instance
-        self._on: dict[str, Handler] = {PING: _pong, **on}
+        self._on: dict[str, Handler] = dict(on)
         self._driver = driver_for(target)
         self._tasks: set[asyncio.Task[None]] = set()
         name = f"{APP_ID} control {agent}"
@@ -137,6 +133,20 @@ class Control:
             return False
         return True
 
+    async def send(self, message: Outgoing) -> None:
+        """Publish a message of another kind, whether or not anybody hears it. Raises `BusError`."""
+        await self._link.publish(message, mandatory=False)
+
+    @property
+    def state(self) -> State:
+        """What can be heard and said at the moment."""
+        return self._link.state
+
+    @property
+    def user(self) -> str | None:
+        """Who this side is to the broker."""
+        return self._driver.user
+
     async def _set_up(self, connection: Connection) -> None:
         queue = f"{self._names.prefix}.ctl.{self._agent}.{uuid4().hex}"
         keys = [key(kind, *to) for kind in self._on for to in ((), (self._agent,), (self._agent, self._instance))]
@@ -151,7 +161,8 @@ class Control:
         )
 
     async def _stand(self, connection: Connection) -> None:
-        await topology.stand(connection, self._names, topology.control(self._names), declare=self._declare)
+        shared = (topology.control(self._names), topology.cards(self._names))
+        await topology.stand(connection, self._names, *shared, declare=self._declare)
         await connection.declare(*self._own)
 
     def _on_delivery(self, connection: Connection, message: Incoming) -> None:
@@ -166,14 +177,16 @@ class Control:
         asked = message.properties
         kind = asked.type or ""
         try:
-            body = await handler(_object(message.body))
+            body = await handler(read_object(message.body))
             if body is None or not asked.reply_to or not self._names.allows_reply_to(asked.reply_to, asked.user_id):
                 return
-            answer = Answer(kind, self._agent, self._instance, body)
+            if connection.blocked:
+                return  # it would come when nobody waits for it any more
+            answer = {**body, "type": type_of(kind), "agent": self._agent, "instance": self._instance}
             properties = Properties(
                 type=kind, content_type=MEDIA_TYPE, correlation_id=asked.correlation_id, expiration=_EXPIRATION
             )
-            await connection.publish(Outgoing("", asked.reply_to, answer.encode(), properties))
+            await connection.publish(Outgoing("", asked.reply_to, orjson.dumps(answer), properties))
         except BusError as error:
             _log.debug("control: an answer to %s reached nobody: %s", kind, error)
         except Exception:
@@ -182,57 +195,92 @@ class Control:
 
 async def ask(
     target: Target,
-    kind: str,
+    kind: type[B],
     *,
     agent: str | None = None,
     instance: str | None = None,
-    body: Mapping[str, Any] | None = None,
     prefix: str = "a2a",
     quiet: float = QUIET,
     most: float = MOST,
-) -> list[Answer]:
-    """Ask all workers, those of an agent, or one, and collect the answers.
+) -> Answers[B]:
+    """Ask all workers, those of an agent, or one, for their `Pong`, `Info` or `Stats`, and collect the answers.
 
     Waits until none came for `quiet` seconds after the last, and at most `most` seconds; none is an answer too. Raises
-    `Refused` and `ConnectionLost`.
+    `Unavailable` when the broker takes no messages, `Refused`, and `ConnectionLost`.
     """
     names, driver = Names(prefix), driver_for(target)
-    where = key(kind, agent, instance)
-    connection = await driver.connect(f"{APP_ID} ask {kind}")
-    arrived: asyncio.Queue[Answer] = asyncio.Queue()
+    where = key(kind.KIND, agent, instance)
+    connection = await driver.connect(f"{APP_ID} ask {kind.KIND}")
+    loop = asyncio.get_running_loop()
+    arrived: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_MOST_ANSWERS)
 
     def on_delivery(message: Incoming) -> None:
-        answer = Answer.decode(kind, message.body) if len(message.body) <= MAX_BODY else None
-        if answer is not None:
-            arrived.put_nowait(answer)
+        with suppress(asyncio.QueueFull):
+            arrived.put_nowait((loop.time(), message.body))
 
     try:
         queue = names.new_reply_queue(driver.user)
         if await connection.missing(topology.control(names)):
-            return []  # whoever could answer would listen there
+            return Answers()  # whoever could answer would listen there
         await connection.declare(topology.replies(queue))
         await connection.consume(queue, prefetch=0, on_delivery=on_delivery, on_cancelled=lambda: None)
-        message = _message(names, where, kind, body or {}, user=driver.user, reply_to=queue)
+        message = _message(names, where, kind.KIND, {}, user=driver.user, reply_to=queue)
+        began = loop.time()
         try:
-            await connection.publish(message)
+            await _say(connection, message, most)
         except Unroutable:
-            return []
-        return await _collect(arrived, connection, quiet, most)
+            return Answers()
+        return await _collect(kind, arrived, connection, began, quiet, most)
     finally:
         await connection.close()
 
 
-async def _collect(arrived: "asyncio.Queue[Answer]", connection: Connection, quiet: float, most: float) -> list[Answer]:
+async def _say(connection: Connection, message: Outgoing, most: float) -> None:
+    """Publish, unless the broker takes no messages: it tells so only to who publishes, and then says nothing more."""
+    blocked: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    connection.on_blocked = lambda now: blocked.set_result(now) if now and not blocked.done() else None
+    if not connection.blocked:
+        published = connection.publish(message)
+        waits: set[asyncio.Future[Any]] = {published, blocked}
+        await asyncio.wait(waits, timeout=most, return_when=asyncio.FIRST_COMPLETED)
+        if published.done():
+            return published.result()
+        published.cancel()
+    raise Unavailable("the broker takes no messages now", metadata={"retryAfterMs": "5000"})
+
+
+async def _collect(
+    kind: type[B],
+    arrived: "asyncio.Queue[tuple[float, bytes]]",
+    connection: Connection,
+    began: float,
+    quiet: float,
+    most: float,
+) -> Answers[B]:
     loop = asyncio.get_running_loop()
     until = loop.time() + most
-    found: list[Answer] = []
+    found: Answers[B] = Answers()
     while not connection.lost.done():
         wait = min(quiet, until - loop.time()) if found else until - loop.time()
         try:
-            found.append(await asyncio.wait_for(arrived.get(), max(wait, 0)))
+            at, body = await asyncio.wait_for(arrived.get(), max(wait, 0))
         except TimeoutError:
             return found
+        answer = _read(kind, body, at - began)
+        if answer is None:
+            found.malformed += 1
+        else:
+            found.append(answer)
     raise ConnectionLost(connection.lost.result())
+
+
+def _read(kind: type[B], body: bytes, after: float) -> Answer[B] | None:
+    members = read_object(body) if len(body) <= MAX_BODY else {}
+    agent, instance = members.get("agent"), members.get("instance")
+    if members.get("type") != type_of(kind.KIND) or not isinstance(agent, str) or not isinstance(instance, str):
+        return None
+    said = kind.read(members)
+    return None if said is None else Answer(agent, instance, said, after)
 
 
 def _message(
@@ -248,19 +296,3 @@ def _message(
         app_id=APP_ID,
     )
     return Outgoing(names.control, where, orjson.dumps(dict(body)), properties)
-
-
-def _type(kind: str) -> str:
-    return f"urn:skillbus:control:{kind}:v1"
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(body)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
-
-
-async def _pong(_asked: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {}

@@ -13,6 +13,7 @@ from broker.pipeline import Pipeline
 from broker.signing import SigningKey, SigningKeyError
 from broker.worktrees import Worktrees
 from bus.destination import Policy
+from bus.vitals import Stats
 from skills import Catalog, PackContext
 
 from .release import installed_version
@@ -95,10 +96,8 @@ class House:
             patience=patience,
         )
 
-    async def listen(
-        self, target: bus.Target, *, declare: bool = True, stats: Callable[[], Mapping[str, object]]
-    ) -> None:
-        """Learn of cancels at once and answer who asks for this worker. Raises Refused, ConnectionLost."""
+    async def listen(self, target: bus.Target, *, declare: bool = True, stats: Callable[[], Stats]) -> None:
+        """Learn of cancels at once, answer who asks for this worker, and beat. Raises Refused, ConnectionLost."""
         prefix = self.settings.prefix
         await self.agent.join(target, instance=self.instance, prefix=prefix, declare=declare, stats=stats)
 

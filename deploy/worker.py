@@ -5,7 +5,6 @@ import logging
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import asdict
 from typing import Any, TypeVar
 
 import bus
@@ -14,6 +13,7 @@ from bus.dead import DeadLetterReader, read_dead_letters
 from bus.driver import Connection
 from bus.link import Link
 from bus.target import driver_for
+from bus.vitals import Stats
 
 from .house import House
 from .settings import Settings
@@ -108,8 +108,10 @@ class Worker:
     async def _listen(self, house: House) -> None:
         server = self._server
 
-        def stats() -> dict[str, object]:
-            return asdict(server.stats()) if server is not None else {}
+        def stats() -> Stats:
+            if server is None:
+                return Stats(state=bus.State.CLOSED)
+            return Stats.of(server.stats(), state=server.state, slots=self._settings.slots)
 
         try:
             await house.listen(self._target, declare=self._declare, stats=stats)

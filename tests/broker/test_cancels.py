@@ -16,7 +16,8 @@ from broker.pipeline import Asked, Pipeline, task_id
 from broker.provenance import Provenance
 from broker.sessions import mint
 from broker.worktrees import Worktrees
-from bus.control import INFO, STATS, ask
+from bus.control import ask
+from bus.vitals import Info, Stats
 from skills import Catalog, Context, Done, Outcome, PlannedEffect, Skill
 from skills.process import run_process
 
@@ -41,7 +42,7 @@ async def joined(house: House, other: House) -> AsyncIterator[bus.MemoryBroker]:
     """Both workers listen on one control exchange."""
     broker = bus.MemoryBroker()
     await house.agent.join(broker, instance="w1")
-    await other.agent.join(broker, instance="w2", stats=lambda: {"running": 0})
+    await other.agent.join(broker, instance="w2", stats=lambda: Stats(running=3))
     yield broker
     await house.agent.leave()
     await other.agent.leave()
@@ -310,12 +311,13 @@ async def test_a_worker_that_stops_while_it_cancels_leaves_the_call_open(
 
 
 async def test_workers_say_how_they_are(house: House, joined: bus.MemoryBroker) -> None:
-    answers = await ask(joined, INFO, agent="house", quiet=0.05)
+    answers = await ask(joined, Info, agent="house", quiet=0.05)
     assert sorted(answer.instance for answer in answers) == ["w1", "w2"]
-    assert answers[0].body["version"] == "1"
-    assert "CancelTask" in answers[0].body["operations"]
-    (stats,) = await ask(joined, STATS, agent="house", instance="w2", quiet=0.05)
-    assert stats.body == {"running": 0, "calls": 0}
+    said = next(answer.body for answer in answers if answer.instance == "w1")
+    assert (said.version, said.skills, said.card_hash) == ("1", 6, house.agent.card_hash)
+    assert "CancelTask" in said.operations
+    (stats,) = await ask(joined, Stats, agent="house", instance="w2", quiet=0.05)
+    assert (stats.body.running, stats.body.calls) == (3, 0)
 
 
 async def test_the_programs_of_a_canceled_call_are_gone_when_it_is_answered(

@@ -8,9 +8,10 @@ import pytest
 
 import bus
 from bus import topology
-from bus.control import CANCEL, INFO, PING, STATS, Answer, Control, ask, key
+from bus.control import CANCEL, INFO, PING, Control, ask, key
 from bus.driver import Outgoing, Properties
 from bus.target import driver_for
+from bus.vitals import Info, Pong, Stats
 
 
 @pytest.fixture(params=["memory", pytest.param("rabbitmq", marks=pytest.mark.rabbitmq)])
@@ -33,14 +34,18 @@ class Ear:
             raise RuntimeError("this handler fails")
 
     async def info(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"asked": asked, "agent": "somebody else"}
+        return {"version": "7", "agent": "somebody else", "type": "something else", "unknown": 1}
+
+    async def pong(self, _asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"state": "connected"}
 
     async def next(self) -> Mapping[str, Any]:
         return await asyncio.wait_for(self.heard.get(), 20)
 
 
 def control(broker: bus.Target, prefix: str, instance: str, ear: Ear, agent: str = "a") -> Control:
-    return Control(broker, agent, instance=instance, on={CANCEL: ear.cancel, INFO: ear.info}, prefix=prefix)
+    on = {CANCEL: ear.cancel, INFO: ear.info, PING: ear.pong}
+    return Control(broker, agent, instance=instance, on=on, prefix=prefix)
 
 
 async def test_every_worker_of_the_agent_hears_it(broker: bus.Target, unique_prefix: str) -> None:
@@ -64,16 +69,44 @@ async def test_questions_and_their_answers(broker: bus.Target, unique_prefix: st
         control(broker, unique_prefix, "w2", Ear()),
         control(broker, unique_prefix, "w1", Ear(), "b"),
     ):
-        everyone = await ask(broker, PING, prefix=unique_prefix)
+        everyone = await ask(broker, Pong, prefix=unique_prefix)
         assert sorted((each.agent, each.instance) for each in everyone) == [("a", "w1"), ("a", "w2"), ("b", "w1")]
-        (one,) = await ask(broker, INFO, agent="a", instance="w2", body={"x": 1}, prefix=unique_prefix)
-        assert one == Answer(INFO, "a", "w2", {"asked": {"x": 1}})
+        assert {each.body for each in everyone} == {Pong(bus.State.CONNECTED)}
+        assert all(0 < each.after_seconds < 20 for each in everyone)
+        (one,) = await ask(broker, Info, agent="a", instance="w2", prefix=unique_prefix)
+        assert (one.agent, one.instance, one.body) == ("a", "w2", Info(version="7"))
 
 
 async def test_nobody_answers(broker: bus.Target, unique_prefix: str) -> None:
+    assert await ask(broker, Pong, prefix=unique_prefix) == []
     async with control(broker, unique_prefix, "w1", Ear()):
-        assert await ask(broker, PING, agent="nobody", prefix=unique_prefix) == []
-        assert await ask(broker, STATS, agent="a", prefix=unique_prefix) == []
+        assert await ask(broker, Pong, agent="nobody", prefix=unique_prefix) == []
+        assert await ask(broker, Stats, agent="a", prefix=unique_prefix) == []
+
+
+async def test_only_answers_are_taken_for_answers(broker: bus.Target, unique_prefix: str) -> None:
+    told: list[Mapping[str, Any]] = [
+        {"state": "connected", "running": 1}, {"state": "well"}, {"state": 7}, {},
+        {"state": "connected", "running": -1}, {"state": "connected", "running": True},
+        {"state": "connected", "slots": "many"},
+    ]  # fmt: skip
+
+    async def pong(_asked: Mapping[str, Any]) -> Mapping[str, Any]:
+        return told.pop()
+
+    count = len(told)
+    controls = [
+        Control(broker, "a", instance=f"w{number}", on={PING: pong}, prefix=unique_prefix) for number in range(count)
+    ]
+    try:
+        for each in controls:
+            await each.start()
+        found = await ask(broker, Pong, prefix=unique_prefix, quiet=0.5, most=20.0)
+    finally:
+        for each in controls:
+            await each.close()
+    assert [answer.body for answer in found] == [Pong(bus.State.CONNECTED, running=1)]
+    assert found.malformed == count - 1
 
 
 async def test_what_makes_no_sense_is_not_heard(broker: bus.Target, unique_prefix: str) -> None:
@@ -122,8 +155,12 @@ async def test_a_worker_hears_again_after_the_exchange_was_deleted(broker: bus.T
         await raw.close()
 
 
-async def test_only_answers_are_taken_for_answers() -> None:
-    good = Answer(PING, "a", "w1", {"n": 1})
-    assert Answer.decode(PING, good.encode()) == good
-    for body in (b"", b"[]", b"{}", good.encode().replace(b"ping", b"pong"), good.encode().replace(b'"w1"', b"1")):
-        assert Answer.decode(PING, body) is None
+async def test_a_broker_that_takes_nothing_is_told_at_once(unique_prefix: str) -> None:
+    broker = bus.MemoryBroker()
+    async with control(broker, unique_prefix, "w1", Ear()):
+        broker.set_blocked(True)
+        with pytest.raises(bus.Unavailable) as caught:
+            await ask(broker, Pong, prefix=unique_prefix, most=600.0)
+        assert int(caught.value.metadata["retryAfterMs"]) > 0
+        broker.set_blocked(False)
+        assert len(await ask(broker, Pong, prefix=unique_prefix)) == 1
