@@ -29,7 +29,7 @@ SECRETS = (
     ),
 )
 # What they say below a warning is about themselves, every statement with its values among it.
-LIBRARIES = ("aio_pika", "aiormq", "asyncio", "sqlalchemy")
+LIBRARIES = ("aio_pika", "aiormq", "asyncio", "httpcore", "httpx", "sqlalchemy")
 # Levels of an extra field that are shown as such; what stands deeper is its text.
 DEEPEST = 20
 OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}

@@ -15,6 +15,7 @@ import httpx
 from .backends import BackendError, Unconfigured
 
 SECONDS = 15.0
+CONNECT_SECONDS = 5.0  # of them, for the connection: a handshake that is cut off from outside would leave it open
 MAX_BYTES = 2 << 20  # of an answer
 MAX_WAIT = 86_400.0  # seconds that an answer may ask to wait
 RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -59,11 +60,12 @@ async def ask(method: str, url: str, *, secret: str = "", advice: Mapping[int, s
 
 async def _exchange(method: str, url: str, **sent: Any) -> tuple[int, str, Mapping[str, str], bytes]:
     headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "skillbus"}
+    limits = httpx.Timeout(SECONDS, connect=min(CONNECT_SECONDS, SECONDS))
     body = bytearray()
     try:
         async with (
             asyncio.timeout(SECONDS),
-            httpx.AsyncClient(timeout=SECONDS, verify=_trust(), headers=headers) as client,
+            httpx.AsyncClient(timeout=limits, verify=_trust(), headers=headers) as client,
             client.stream(method, url, **sent) as response,
         ):
             async for chunk in response.aiter_raw():

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 
@@ -60,6 +60,8 @@ class Service:
             pass  # nobody listens any more
         finally:
             writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
             self._waiting.discard(task)
 
     async def end(self) -> None:

@@ -24,10 +24,10 @@ from skills.host import (
     search,
     search_kb,
     send_reply,
+    tavily,
     write_file,
 )
 from skills.host import http as http_module
-from skills.host import tavily
 from skills.host.fakes import FakeKnowledge, FakeSearch
 from skills.host.settings import Setting
 from tests.skills.host.service import Service, answering
