@@ -46,6 +46,9 @@ if asked == {{"op": "summary"}} and not score.get("summary"):
         "caps": sorted(known["allowed_caps"]), "net_allow": known.get("net_allow"), "process_allow": None,
         "cli": score["cli"], "ops": [], "timeout_ms": known["timeout_ms"],
     }}}}))
+if score.get("fifo"):
+    with open(score["fifo"], "w", encoding="ascii") as fifo:
+        fifo.write(str(os.getpgid(0)))
 if score.get("sleep"):
     time.sleep(600)
 if score.get("spew"):
