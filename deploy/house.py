@@ -110,7 +110,8 @@ class House:
         from bus.webhook import Webhooks
 
         outbox, webhooks = self.ledger.outbox(self.instance), Webhooks(self._push)
-        await PushDelivery(self.settings.agent, self.pipeline, outbox, webhooks, key=self.signing_key).run()
+        key, lease = self.signing_key, self.settings.lease_seconds
+        await PushDelivery(self.settings.agent, self.pipeline, outbox, webhooks, key=key, lease=lease).run()
 
     async def close(self, grace: float = 0.0) -> None:
         """Let what runs end within `grace` seconds, then close the ledger."""
