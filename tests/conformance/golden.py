@@ -1,7 +1,8 @@
 """Golden messages: for each operation a request and its replies, as they stand on the wire.
 
 The files in `golden/` are what a client and a server send in a fixed conversation at a fixed time. To renew them after
-a change that is meant: `python -m tests.conformance.golden`, and read the difference.
+a change that is meant: `python -m tests.conformance.golden`, and read the difference. It writes the samples of
+docs/binding.md as well.
 """
 
 import asyncio
@@ -22,6 +23,8 @@ from bus.driver import Outgoing
 from bus.memory import MemoryConnection
 
 FOLDER = Path(__file__).parent / "golden"
+PAGE = Path(__file__).parents[2] / "docs" / "binding.md"
+SAMPLES = "<!-- samples -->\n"
 NOW = 1_796_050_800.0  # 2026-11-30T15:00:00Z
 AGENT = "builder"
 CHANNEL, FRAME_MAX = 1, 131_072
@@ -230,7 +233,28 @@ def text(scene: Scene) -> str:
     return json.dumps(found, indent=2, ensure_ascii=False) + "\n"
 
 
+def sample(name: str, whole: dict[str, Any]) -> str:
+    """A golden file for people, as docs/binding.md has it; only the frames are left out."""
+    lines = [f"### {name}", "", "```text"]
+    for arrow, message in [("→", whole["request"]), *(("←", reply) for reply in whole["replies"])]:
+        target = f"{message['exchange'] or '(default)'} {message['routing_key']}"
+        lines.append(f"{arrow} {target}{'  mandatory' if message['mandatory'] else ''}")
+        lines += [f"  {key}: {json.dumps(value)}" for key, value in message["properties"].items()]
+        lines += [f"  headers.{key}: {json.dumps(value)}" for key, value in message["headers"].items()]
+        lines.append(f"  {message['body']}")
+    return "\n".join([*lines, "```", ""])
+
+
+def samples() -> str:
+    """All of them, in the order of their names."""
+    names = sorted(path.stem for path in FOLDER.iterdir())
+    stored = {name: json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8")) for name in names}
+    return "".join("\n" + sample(name, whole) for name, whole in stored.items())
+
+
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for name, scene in SCENES.items():
         (FOLDER / f"{name}.json").write_text(text(scene), encoding="utf-8")
+    before = PAGE.read_text(encoding="utf-8").partition(SAMPLES)[0]
+    PAGE.write_text(before + SAMPLES + samples(), encoding="utf-8")
