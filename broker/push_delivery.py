@@ -9,7 +9,7 @@ from functools import partial
 
 from bus import Backoff
 from bus.destination import DestinationRefused, Unresolved
-from bus.webhook import TIMEOUT, WebhookFailed, Webhooks
+from bus.webhook import WebhookFailed, Webhooks
 
 from .pipeline import EVENTS_KEPT, Pipeline
 from .push import TAKEN, PushConfig
@@ -30,7 +30,9 @@ LANES_TO_ORIGIN = 4
 SAVE = 1.0
 """Seconds after which it is kept how far a config is: what a worker that dies has sent since is sent again."""
 
-LEASE = 2 * TIMEOUT + SAVE + 10.0
+LEASE = 15.0
+"""Seconds after which another worker goes on with what a dead one had; renewed three times in that time."""
+
 ATTEMPTS = 16
 BACKOFF = Backoff(first=1.0, most=3600.0)
 """Pauses after failures, in seconds: with `ATTEMPTS` some five hours until a receiver is given up."""
@@ -94,6 +96,7 @@ class PushDelivery:
 
     async def run(self) -> None:
         """Deliver until cancelled; then what is on its way is left to the other workers, and no connection stays."""
+        renewal = asyncio.create_task(self._renew(), name="push leases")
         try:
             while True:
                 self._news.clear()
@@ -109,7 +112,7 @@ class PushDelivery:
                     async with asyncio.timeout(self._poll):
                         await self._news.wait()
         finally:
-            tasks = [task for _, task in self._lanes.values()]
+            tasks = [renewal, *(task for _, task in self._lanes.values())]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -152,6 +155,15 @@ class PushDelivery:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("push notifications of task %s stopped: %s", key[0], type(error).__name__, exc_info=error)
 
+    async def _renew(self) -> None:
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            if self._lanes:
+                try:
+                    await self._outbox.renew(self._pipeline.clock() + self._lease)
+                except Exception as error:
+                    log.warning("the leases of push notifications could not be renewed: %s", error)
+
     # one lane
 
     async def _serve(self, lane: _Lane) -> None:
@@ -186,7 +198,7 @@ class PushDelivery:
         now = self._pipeline.clock()
         if now - lane.saved >= SAVE:
             lane.saved = now
-            await self._outbox.taken(lane.key, lane.place, now + self._lease)
+            await self._outbox.taken(lane.key, lane.place)
 
     async def _next(self, config: PushConfig, lane: _Lane) -> Sent | None:
         """What comes next for a config, None when there is nothing now."""

@@ -84,9 +84,15 @@ class Outbox:
         row = await self._database.read(lambda connection: connection.execute(query).mappings().first())
         return None if row is None else config_of(row)
 
-    async def taken(self, key: Key, place: int, lease_until: float) -> None:
+    async def renew(self, lease_until: float) -> None:
+        """Keep what this worker has taken on."""
+        mine = _OPEN & (_config.owner == self._owner)
+        statement = schema.push_configs.update().where(mine).values(lease_until=lease_until)
+        await self._database.write(lambda connection: connection.execute(statement))
+
+    async def taken(self, key: Key, place: int) -> None:
         """All up to `place` was taken, and this worker goes on."""
-        await self._set(key, place=place, failures=0, lease_until=lease_until)
+        await self._set(key, place=place, failures=0)
 
     async def leave(self, key: Key, place: int, failures: int, due_at: float) -> None:
         """All up to `place` was taken, and any worker may go on from `due_at`."""

@@ -5,6 +5,7 @@ import datetime
 import json
 import ssl
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,8 +77,15 @@ class Receiver:
 
     async def count(self, wanted: int) -> list[Posted]:
         """Wait until so many requests have come."""
+        return await self._until(lambda: len(self.posted) >= wanted)
+
+    async def place(self, wanted: int) -> list[Posted]:
+        """Wait until a notification of this place has come."""
+        return await self._until(lambda: wanted in self.places)
+
+    async def _until(self, condition: Callable[[], bool]) -> list[Posted]:
         async with asyncio.timeout(30):
-            while len(self.posted) < wanted:
+            while not condition():
                 self._news.clear()
                 await self._news.wait()
         return self.posted

@@ -292,9 +292,28 @@ async def test_another_worker_goes_on_when_the_lease_is_over(
     deliveries.start("w2")
     await ended(ledger, "taken")
     assert receiver.places == [0, 1, 2]
-    await dead.taken(claimed.config.key, 7, now + 9)
+    await dead.taken(claimed.config.key, 7)
+    await dead.renew(now + 99)
     assert await dead.mine(claimed.config.key) is None
-    assert (await row(ledger)).place == 2, "who had lost the lease wrote all the same"
+    found = await row(ledger)
+    assert (found.place, found.lease_until) == (2, None), "who had lost the lease wrote all the same"
+
+
+async def test_a_lease_lasts_as_long_as_its_worker(
+    house: House, ledger: Ledger, deliveries: Deliveries, receiver: Receiver
+) -> None:
+    receiver.answers.append(HANG)
+    deliveries.start("w1", lease=3.0, timeout=1.5)
+    await ask(house, "once", {}, receiver.url)
+    await receiver.count(1)
+    first = await row(ledger)
+    deliveries.start("w2")
+    async with asyncio.timeout(20):
+        while (found := await row(ledger)).lease_until == first.lease_until:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert found.owner == first.owner == "w1"
+    await ended(ledger, "taken")
+    assert receiver.places == [0, 0, 1, 2]
 
 
 async def test_two_workers_send_everything_once(

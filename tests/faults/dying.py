@@ -12,6 +12,7 @@ from broker.ledger import Ledger
 from broker.operations import Closing, Receipt
 from broker.pipeline import Pipeline
 from broker.worktrees import Worktrees
+from bus.destination import Policy
 from skills import Catalog, PackContext
 
 
@@ -27,7 +28,8 @@ async def main(url: str, agent_name: str, ledger_path: str, workspaces: str, pac
     assert not catalog.problems, catalog.problems
     async with await DiesAfterCommit.open(ledger_path) as ledger:
         pipeline = Pipeline(catalog, ledger, Worktrees(Path(workspaces)), owner="dying", version="0")
-        async with await bus.serve(url, agent_name, SkillAgent(agent_name, pipeline, ledger, version="0")):
+        agent = SkillAgent(agent_name, pipeline, ledger, version="0", push=Policy(["127.0.0.0/8"], http=True))
+        async with await bus.serve(url, agent_name, agent):
             print("ready", flush=True)
             await asyncio.Event().wait()
 
