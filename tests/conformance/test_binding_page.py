@@ -2,15 +2,19 @@
 
 import json
 import re
+from dataclasses import MISSING, fields
 from pathlib import Path
 
 import bus
 from bus import control, hop, names, reply, server, stream
 from bus.limits import Limits
+from bus.link import State
+from bus.vitals import INTERVAL, MOST_INTERVAL, Heartbeat, Info, Pong, Stats
 from tests.conformance import golden
 
 PAGE = golden.PAGE.read_text(encoding="utf-8")
 TEXT, SAMPLES = PAGE.split(golden.SAMPLES)
+FLAT = " ".join(TEXT.split())
 DEFINED = re.findall(r"^- \*\*\[([A-Z]\d+)\]\*\*", TEXT, re.MULTILINE)
 
 
@@ -89,24 +93,47 @@ def test_the_numbers_are_those_of_the_code() -> None:
         "a2a-depth": str(limits.hops),
         "requests that wait for one agent": "10 000",
     }
-    assert f"at least {hop.MARGIN * 1000:g} ms before" in TEXT
-    assert f"After {server.KEEPALIVE:g} seconds of an agent's silence" in TEXT
-    assert f"which SHOULD be {stream.IDLE:g} seconds" in TEXT
-    assert "seconds, {:g} to {:g};".format(*reply.KEEPALIVE_BOUNDS) in TEXT
-    assert f"Clocks may differ by {limits.skew:g} seconds" in TEXT
+    assert f"at least {hop.MARGIN * 1000:g} ms before" in FLAT
+    assert f"After {server.KEEPALIVE:g} seconds of an agent's silence" in FLAT
+    assert f"which SHOULD be {stream.IDLE:g} seconds" in FLAT
+    assert "seconds, {:g} to {:g};".format(*reply.KEEPALIVE_BOUNDS) in FLAT
+    assert f"Clocks may differ by {limits.skew:g} seconds" in FLAT
     retry = bus.Retry()
     assert (retry.attempts, retry.first_reply, retry.pause, retry.spread) == (3, 15.0, 1.0, 0.2)
-    assert f"{control.QUIET * 1000:g} ms after one, at most {control.MOST:g} s" in TEXT
-    assert f"at most {control.MAX_BODY >> 10} KiB" in TEXT
+    assert f"{control.QUIET * 1000:g} ms after one, at most {control.MOST:g} s" in FLAT
+    assert f"at most {control.MAX_BODY >> 10} KiB" in FLAT
 
 
 def test_the_names_are_those_of_the_code() -> None:
-    assert f"`{bus.BINDING}`" in TEXT
+    assert f"`{bus.BINDING}`" in FLAT
     for name in ("a2a.requests", "a2a.q.AGENT", "a2a.dead", "a2a.ctl", "a2a.reply.USER.ID"):
         assert name in [cells[0] for cells in rows("| name | kind |")]
     ours = bus.Names()
     assert [ours.requests, ours.queue("AGENT".lower()), ours.dead] == ["a2a.requests", "a2a.q.agent", "a2a.dead"]
     assert set(re.findall(r"`(cancel|ping|info|stats)`", TEXT)) == set(control.KINDS)
+
+
+def test_the_members_of_control_messages_are_those_of_the_code() -> None:
+    table = {cells[0]: cells[1].split(", ") for cells in rows("| kind | members |")}
+    for kind in (Pong, Info, Stats, Heartbeat):
+        parts = {field.name: field.default is MISSING for field in fields(kind)}
+        counts = {field.name for field in fields(bus.ServerStats)} - {"running"} if kind is Stats else set()
+        known = {
+            f"*{camel(name)}*" if needed else camel(name)
+            for name, needed in parts.items()
+            if name not in counts | {"agent", "instance"}
+        }
+        assert set(table.pop(kind.KIND)) == known | ({"and counts"} if counts else set()), kind
+    assert not table
+    assert {state.value for state in State} == set(
+        re.findall(r"`(\w+)`", FLAT.partition("`state` is ")[2].partition(":")[0])
+    )
+    assert f"`intervalSeconds` ({INTERVAL:g}; more than 0 and at most {MOST_INTERVAL:g})" in FLAT
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(part.capitalize() for part in rest)
 
 
 def test_the_samples_are_the_golden_messages() -> None:
