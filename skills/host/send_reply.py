@@ -84,7 +84,7 @@ def send_reply(binding: Binding) -> Skill:
 
     async def handle(effect: PlannedEffect, context: Context) -> Outcome:
         to, body = effect.payload["to"], effect.payload["body"]
-        message = Outgoing(to, body, context.invocation_id, time_left(context, SECONDS - 1))
+        message = Outgoing(to, body, context.invocation_id, 0.9 * time_left(context, SECONDS))
         late = BackendError("no answer in time; the message may have been sent")
         try:
             said = await tool.ask(binding.backend.send(message), context, seconds=SECONDS, late=late)
