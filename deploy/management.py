@@ -103,7 +103,9 @@ class Management:
             )
         if not answer.is_success:
             said = re.sub(r"[^\x20-\x7e]+", " ", answer.text)[:200]
-            raise ManagementError(f"the management API at {self._base} answers {answer.status_code}: {said}")
+            raise ManagementError(
+                f"the management API at {self._base} answers {answer.status_code}: is --management-url right? {said}"
+            )
         return answer
 
 
