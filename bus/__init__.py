@@ -9,7 +9,8 @@ Knows nothing of skills, grants or tools. This module is the map: all that is pu
 """
 
 from bus.capabilities import Capabilities
-from bus.client import Client, ClientStats, connect
+from bus.client import Client, connect
+from bus.client_stats import ClientStats
 from bus.dead import DeadLetterReader, DeadLetterStats, read_dead_letters
 from bus.driver import Driver
 from bus.errors import (

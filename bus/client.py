@@ -4,13 +4,14 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
 from bus import topology, wire
+from bus.client_stats import ClientStats
 from bus.driver import Connection, Driver, Incoming
 from bus.errors import (
     AgentNotFound,
@@ -27,6 +28,7 @@ from bus.hop import Parent
 from bus.leg import StreamEvent
 from bus.limits import Limits
 from bus.link import Link, Patience, State
+from bus.lookout import Lookout
 from bus.message import Authorize, Unsigned
 from bus.names import FINAL, SEND_MESSAGE, Names
 from bus.order import Order, order
@@ -36,21 +38,6 @@ from bus.stream import IDLE, Stream, keepalive
 from bus.target import APP_ID, Target, driver_for
 
 _NO_HEADERS: Mapping[str, str] = {}
-
-
-@dataclass(slots=True)
-class ClientStats:
-    """Counts since the client was made, and the calls that are pending now.
-
-    `resent` are attempts after the first. `late` are replies that nobody waits for any more. `losses` are lost
-    connections.
-    """
-
-    calls: int = 0
-    resent: int = 0
-    late: int = 0
-    losses: int = 0
-    pending: int = 0
 
 
 async def connect(
@@ -112,6 +99,8 @@ class Client:
             on_down=self._replies_lost,
         )
 
+        self._lookout = Lookout(self._replies, names)
+
     async def start(self) -> None:
         """Connect. `bus.connect` has done it already."""
         try:
@@ -135,6 +124,13 @@ class Client:
         """Wait until both connections are there. Raises `ConnectionLost` when the client is closed."""
         await self._requests.ready()
         await self._replies.ready()
+
+    async def servers(self, agent: str) -> int | None:
+        """How many servers take an agent's calls at the moment; None when the broker does not say so within a second.
+
+        None of them need be free. Raises `InvalidParams` for what is no agent's name.
+        """
+        return await self._lookout.servers(agent)
 
     async def send(
         self,
@@ -189,8 +185,9 @@ class Client:
 
         Raises the error that the agent answered with, and by itself: `AgentNotFound` when nobody serves such an agent;
         `Unavailable` when its queue is full or the broker takes no messages; `DeadlineExceeded`, with `local` in the
-        metadata, when no answer came in time, or `within` leaves none; `ConnectionLost` when the client is closed;
-        `InvalidParams`, `InvalidRequest` or `MethodNotFound` for what may not be sent.
+        metadata, when no answer came in time, or `within` leaves none, and with `servers` of `0` when there was nobody
+        to give it; `ConnectionLost` when the client is closed; `InvalidParams`, `InvalidRequest` or `MethodNotFound`
+        for what may not be sent.
         """
         return await self.answer(
             order(
@@ -253,11 +250,14 @@ class Client:
         finally:
             self.end(call)
 
-    def begin(self, order: Order, on_reply: Callable[[Incoming], None] | None = None) -> Call:
-        """Send a request and have its replies brought to the call, until `end`. For `answer` and `stream`."""
+    def begin(self, order: Order, on_reply: Callable[[Incoming], None] | None = None, *, new: bool = True) -> Call:
+        """Send a request and have its replies brought to the call, until `end`. For `answer` and `stream`.
+
+        While the broker is blocked, `new` work is refused, and what goes on with older work waits.
+        """
         if self._closed:
             raise ConnectionLost("the client is closed")
-        if self._requests.state is State.BLOCKED:
+        if new and self._requests.state is State.BLOCKED:
             # Waiting here would only hide from the caller that the broker is in distress.
             raise Unavailable("the broker takes no messages now", metadata={"retryAfterMs": "5000"})
         call = Call(order, asyncio.get_running_loop().create_future(), on_reply=on_reply)
@@ -278,7 +278,7 @@ class Client:
         self._closed = True
         for call in self._pending:
             call.fail(ConnectionLost("the client was closed before the answer came"))
-        await asyncio.gather(self._requests.close(), self._replies.close())
+        await asyncio.gather(self._requests.close(), self._replies.close(), self._lookout.close())
 
     async def __aenter__(self) -> Self:
         return self
@@ -361,8 +361,7 @@ class Client:
 
     def _overdue(self, call: Call) -> None:
         if asyncio.get_running_loop().time() >= call.order.expires:
-            detail = {"local": "true", "attempts": str(call.attempts)}
-            call.fail(DeadlineExceeded("no answer came before the deadline", metadata=detail))
+            self._lookout.begin(self._give_up(call))
         elif call.started or call.resends + 1 >= self._retry.attempts:
             self._set_timer(call, self._limits.horizon)
         elif self.state is State.CONNECTED:
@@ -370,6 +369,13 @@ class Client:
             self._attempt(call)
         else:
             self._set_timer(call, self._retry.pause)
+
+    async def _give_up(self, call: Call) -> None:
+        message, detail = "no answer came before the deadline", {"local": "true", "attempts": str(call.attempts)}
+        if not call.started and await self.servers(call.order.agent) == 0:
+            message, detail["servers"] = f"{message}: nobody serves the agent", "0"
+        if call in self._pending:
+            call.fail(DeadlineExceeded(message, metadata=detail))
 
     def _resume(self) -> None:
         if self._up:

@@ -52,6 +52,8 @@ def order(
         timeout = seconds_within(within.deadline, now, timeout)
         headers = {**within.onward, **headers}
         tenant = headers.pop(TENANT, None)
+    if isinstance(body, Mapping):
+        wire.check_parts(body, limits)
     encoded = wire.encode(body)
     message_id = message_id or wire.message_id(body) or uuid4().hex
     wire.check_request(operation, message_id, encoded, headers, limits)

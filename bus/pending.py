@@ -51,6 +51,9 @@ class Pending:
     def __len__(self) -> int:
         return len(self._calls)
 
+    def __contains__(self, call: Call) -> bool:
+        return call in self._calls
+
     def __iter__(self) -> Iterator[Call]:
         return iter(tuple(self._calls))
 

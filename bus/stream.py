@@ -33,8 +33,8 @@ _ENDED = frozenset(
 class Caller(Protocol):
     """What a stream needs of its client."""
 
-    def begin(self, order: Order, on_reply: Callable[[Incoming], None] | None = None) -> Call:
-        """Send a request; its replies go to `on_reply`."""
+    def begin(self, order: Order, on_reply: Callable[[Incoming], None] | None = None, *, new: bool = True) -> Call:
+        """Send a request; its replies go to `on_reply`. `new` work is refused while the broker is blocked."""
 
     def end(self, call: Call) -> None:
         """Forget it."""
@@ -61,6 +61,7 @@ class Stream:
         self._task_id: str | None = None
         self._task_seq: int | None = None
         self._begun = False
+        self._sent = False
 
     async def events(self) -> AsyncGenerator[StreamEvent, None]:
         """All events, up to the end."""
@@ -110,7 +111,9 @@ class Stream:
     def _begin(self, leg: Leg, resumed: bool) -> Call:
         if self._left <= 0:
             raise DeadlineExceeded("the stream did not end before the deadline", metadata={"local": "true"})
-        return self._caller.begin(self._about_task(SUBSCRIBE) if resumed else self._order, leg.take)
+        order = self._about_task(SUBSCRIBE) if resumed else self._order
+        new, self._sent = not self._sent, True
+        return self._caller.begin(order, leg.take, new=new)
 
     def _about_task(self, operation: str) -> Order:
         headers = dict(self._order.headers)

@@ -4,7 +4,7 @@ Nothing that arrives makes reading raise anything but a `BusError`.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -124,6 +124,16 @@ def check_request(operation: str, message_id: str, body: bytes, headers: Mapping
         _check_depth(headers, limits)
 
 
+def check_parts(body: Mapping[str, Any], limits: Limits) -> None:
+    """Raises `InvalidRequest` for a message of more parts than there may be."""
+    message = body.get("message")
+    parts = message.get("parts") if isinstance(message, Mapping) else None
+    if isinstance(parts, Sequence) and len(parts) > limits.parts and not isinstance(parts, str):
+        raise InvalidRequest(
+            f"the message has {len(parts)} parts, more than {limits.parts}", metadata={"maxParts": str(limits.parts)}
+        )
+
+
 def return_address(names: n.Names, properties: Properties) -> Address | None:
     """Where a request can be answered; None when it can't or must not be."""
     reply_to, correlation_id = properties.reply_to, properties.correlation_id
@@ -170,6 +180,7 @@ def read_request(agent: str, message: Incoming, limits: Limits, now: float) -> R
     _check_headers(headers, limits)
     _check_depth(headers, limits)
     payload = read_object(body, limits.depth)
+    check_parts(payload, limits)
     sent = payload.get("message")
     if isinstance(sent, dict) and sent.get("messageId", message_id) != message_id:
         raise InvalidRequest("the property message_id and the message's messageId differ")

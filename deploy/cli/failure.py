@@ -78,7 +78,9 @@ def _advice(error: "BusError") -> str:
         (bus.IdempotencyConflict, "Use another --message-id for another call"),
         (
             bus.DeadlineExceeded,
-            "Send it again with the same --message-id to get its result, or give it a longer --timeout",
+            "Start a worker for it (`skillbus agents` lists who is there), and send it again"
+            if error.metadata.get("servers") == "0"
+            else "Send it again with the same --message-id to get its result, or give it a longer --timeout",
         ),
         (bus.Undeclared, "Or let the worker make it: --declare, or `declare = true`, with a user who may configure"),
         (bus.Refused, _refusal(error)),

@@ -39,6 +39,37 @@ async def test_a_reply_waits_while_the_broker_is_blocked() -> None:
         assert server.stats().redelivered == 0
 
 
+async def test_a_stream_that_is_cut_while_the_broker_is_blocked_waits_and_goes_on() -> None:
+    broker, gate = MemoryBroker(), Gate()
+    working = {"task": {"id": "t", "contextId": "c", "status": {"state": "TASK_STATE_WORKING"}}}
+    ended = {"statusUpdate": {"taskId": "t", "contextId": "c", "status": {"state": "TASK_STATE_COMPLETED"}}}
+
+    async def agent(request: Request, reply: Reply) -> None:
+        await reply.send(working, final=False, headers={"a2a-task-seq": 0})
+        if request.operation == "SubscribeToTask":
+            gate.started.put_nowait(request)
+            await reply.send(ended, headers={"a2a-task-seq": 1})
+        else:
+            await asyncio.Event().wait()
+
+    server = await bus.serve(broker, "slow", agent, patience=QUICK)
+    async with await bus.connect(broker, patience=QUICK) as client:
+        stream = client.stream("slow", "SendStreamingMessage", {"message": HELLO})
+        assert (await soon(anext(stream))).body == working
+        broker.set_blocked(True)
+        assert broker.cut("client replies") == 1
+        last = asyncio.create_task(anext(stream))
+        await until(lambda: client.state is State.BLOCKED)
+        await asyncio.wait({last}, timeout=0.1)
+        assert not last.done()
+        with pytest.raises(bus.Unavailable):
+            await client.send("slow", HELLO)
+        broker.set_blocked(False)
+        assert (await soon(last)).body == ended
+        await stream.aclose()
+    await server.stop(0)
+
+
 async def test_nothing_is_sent_again_while_the_broker_is_blocked() -> None:
     broker, gate = MemoryBroker(), Gate()
     retry = Retry(attempts=5, first_reply=0.02, pause=0.01)

@@ -229,6 +229,26 @@ def test_a_large_body_is_named_with_the_limit() -> None:
     assert caught.value.metadata == {"maxMessageBytes": "50"}
 
 
+def test_parts_are_counted() -> None:
+    def read(message: Any) -> None:
+        wire.read_request("echo", Message.of(a_request(orjson.dumps({"message": message}))), Limits(parts=2), NOW)
+
+    few: list[Any] = [{"parts": [{}, {}]}, {"parts": "abc"}, {"parts": None}, {}, [1, 2, 3], None]
+    for message in few:
+        read(message)
+    with pytest.raises(bus.InvalidRequest, match="has 3 parts, more than 2") as caught:
+        read({"parts": [{}, {}, {}]})
+    assert caught.value.metadata == {"maxParts": "2"}
+
+
+@pytest.mark.parametrize("value", [["x"], {"x": 1}, 0.5, b"bytes", None])
+def test_headers_are_flat(value: Any) -> None:
+    message = Message.of(a_request())
+    message.properties.headers = {**message.properties.headers, "a2a-load": value}
+    with pytest.raises(bus.InvalidRequest, match="a string, an integer or a boolean"):
+        wire.read_request("echo", message, LIMITS, NOW)
+
+
 def test_a_deadline_lies_within_the_horizon() -> None:
     for ahead, taken in ((24 * 3600 + 1.9, True), (24 * 3600 + 2.1, False)):
         message = Message.of(a_request(deadline=NOW + ahead))

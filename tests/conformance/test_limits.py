@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -116,6 +117,71 @@ async def test_no_answer_in_time_is_a_local_error(stage: Stage) -> None:
     assert client.stats().pending == 0
     gate.opened.set()
     await until(lambda: client.stats().late == 1)
+
+
+async def test_a_deadline_that_passes_where_nobody_serves_says_so(stage: Stage) -> None:
+    gate = Gate()
+    server = await stage.serve("slow", gate)
+    client = await stage.connect()
+    assert await client.servers("slow") == 1
+    await server.stop()
+    assert await client.servers("slow") == 0
+    assert await client.servers("nobody") == 0
+    with pytest.raises(bus.DeadlineExceeded, match="nobody serves the agent") as caught:
+        await soon(client.send("slow", HELLO, timeout=0.3))
+    assert caught.value.metadata == {"local": "true", "attempts": "1", "servers": "0"}
+    assert client.stats().pending == 0
+    # It waits for whoever serves it next, as far as its deadline goes.
+    call = asyncio.create_task(client.send("slow", {**HELLO, "messageId": "kept"}))
+    await until(lambda: len(client._pending) == 1 and taken(client))
+    await stage.serve("slow", gate)
+    gate.opened.set()
+    assert await soon(call) == {"id": "kept"}
+
+
+async def test_a_look_at_who_serves_ends_with_its_client(stage: Stage) -> None:
+    client = await stage.connect()
+    looking = asyncio.create_task(client.servers("slow"))
+    await asyncio.sleep(0)
+    await client.close()
+    assert await soon(looking) in (None, 0)
+
+
+async def test_limits_are_met_to_the_byte(stage: Stage) -> None:
+    async def fine(_request: Request, reply: Reply) -> None:
+        await reply.send({})
+
+    limits = Limits(body=300, depth=4, parts=3, headers=400)
+    await stage.serve("fine", fine, limits=limits)
+    client = await stage.connect(limits=limits)
+    free = await stage.connect()
+    name = "a2a-" + "x" * 124  # 128 bytes
+
+    def padded(size: int) -> bytes:
+        start = b'{"message":{"messageId":"m","role":"ROLE_USER","parts":[]},"metadata":{"x":"'
+        return start + b"y" * (size - len(start) - 3) + b'"}}'
+
+    def nested(depth: int) -> dict[str, object]:
+        value: dict[str, object] = {}
+        for _ in range(depth - 1):
+            value = {"x": value}
+        return value
+
+    own = len("a2a-version1.0") + len("a2a-deadline2026-11-30T15:01:00.000Z")  # written into each request
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"body": padded(300)}, {"body": padded(301)}),
+        ({"body": {"message": {"parts": [{}] * 3}}}, {"body": {"message": {"parts": [{}] * 4}}}),
+        ({"body": nested(4)}, {"body": nested(5)}),
+        ({"headers": {name: "x" * (400 - 128 - own)}}, {"headers": {name: "x" * (401 - 128 - own)}}),
+        ({"headers": {name: "x"}}, {"headers": {name + "x": "x"}}),
+    ]
+    for good, bad in cases:
+        for caller in (client, free):
+            given = {"body": {}, "message_id": "m", **good}
+            assert await soon(caller.request("fine", "SendMessage", **given)) == {}
+            given = {"body": {}, "message_id": "m", **bad}
+            with pytest.raises(bus.InvalidRequest):
+                await soon(caller.request("fine", "SendMessage", **given))
 
 
 async def test_no_reply_sends_again_under_the_same_message_id(stage: Stage) -> None:
