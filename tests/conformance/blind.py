@@ -213,13 +213,13 @@ class Blind:
             found = reply.headers
             seq, final = found["a2a-seq"], found.get("a2a-final") is True
             assert isinstance(seq, int)
-            run = run or found["a2a-stream"]
+            run = run or found.get("a2a-stream")
             ends_badly = final and found.get("a2a-error") is True
-            if run != found["a2a-stream"] and not ends_badly:
+            if run != found.get("a2a-stream") and not ends_badly:
                 raise Cut("another run")  # [S4]
             if seq < next_seq and not ends_badly:
                 continue
-            if seq > next_seq and run == found["a2a-stream"]:
+            if seq > next_seq and run == found.get("a2a-stream"):
                 raise Cut("an event is missing")  # [S2]
             next_seq = seq + 1
             answer = self._read(reply)

@@ -55,6 +55,7 @@ def test_the_headers_are_those_of_the_code() -> None:
     assert {name for name in re.findall(r"a2a-[a-z-]+", TEXT) if not name.endswith("-")} <= {
         *known,
         "a2a-binding",
+        "a2a-extension",
         "a2a-protocol",
     }
     in_requests = {name for name, where in table.items() if "request" in where}

@@ -136,7 +136,7 @@ async def test_a_stream_is_taken_up_where_it_was_cut(house: House) -> None:
 
 
 async def test_what_goes_wrong_is_said(house: House) -> None:
-    """[E1] [E2] [T2] [M4] [M6] [H1] [D2] [D5] [A5] [A7] [J3] [J4] [V1]"""
+    """[E1] [E2] [T2] [M4] [M6] [H1] [D2] [D5] [S4] [A5] [A7] [J3] [J4] [V1]"""
     client = await house.client()
     for operation, body, headers, properties, reason in (
         ("GetTask", {"id": "none"}, {}, {}, "TASK_NOT_FOUND"),
@@ -156,6 +156,12 @@ async def test_what_goes_wrong_is_said(house: House) -> None:
     with pytest.raises(Failure, match="UNAUTHENTICATED") as caught:
         await soon(stranger.call("GetTask", {"id": "none"}))
     assert caught.value.metadata == {"schemes": "bearer"}
+    for body, headers, reason in (
+        ({"message": {"messageId": "m1", "role": "ROLE_USER", "parts": []}}, {}, "INVALID_PARAMS"),  # from the agent
+        (message("m1"), {"a2a-depth": "-1"}, "INVALID_REQUEST"),  # from the server
+    ):
+        with pytest.raises(Failure, match=reason):
+            await soon(anext(client.stream("SendStreamingMessage", body, headers=headers)))
     nobody = await house.client("nobody")
     with pytest.raises(Failure, match="SKILL_NOT_FOUND"):
         await soon(nobody.call("GetTask", {"id": "none"}))
