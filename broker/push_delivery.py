@@ -27,7 +27,7 @@ LANES = 32
 LANES_OF_SESSION = 8
 LANES_TO_ORIGIN = 4
 
-SAVE = 1.0
+SAVE = 0.25
 """Seconds after which it is kept how far a config is: what a worker that dies has sent since is sent again."""
 
 LEASE = 15.0
