@@ -88,6 +88,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert stats == {
         "body": f"{limits.body >> 20} MiB",
         "nesting of the JSON": f"{limits.depth} levels",
+        "parts of the message in a body": str(limits.parts),
         "names and values of headers": f"{limits.headers >> 10} KiB",
         "message_id`, `correlation_id`, `reply_to": f"{names.SHORT} bytes",
         "deadline": f"{limits.horizon / 3600:g} h ahead",
