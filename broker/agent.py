@@ -34,13 +34,15 @@ from .card import SCHEMAS, card_of, sign
 from .ledger import Ledger
 from .listing import Listing
 from .parameters import member
-from .pipeline import DEFAULT_DEADLINE, Asked, Pipeline, task_id
+from .pipeline import DEFAULT_DEADLINE, LONG, Asked, Pipeline, task_id
 from .push_operations import MAX_CONFIGS, PushOperations
 from .runs import Run
 from .sessions import Session, claimed_session, verify
 from .signing import SigningKey
 from .streams import POLL, Streams
 from .tasks import Task
+from .waiters import Waiter
+from .watch import LedgerUnavailable
 
 __all__ = ["SCHEMAS", "SkillAgent"]
 
@@ -153,6 +155,15 @@ class SkillAgent:
         return self._presence is not None and await self._presence.publish(CANCEL, {"task": task_id})
 
     async def __call__(self, request: Request, reply: Reply) -> None:
+        deadline = DEFAULT_DEADLINE if request.deadline is None else request.deadline - time.time()
+        async with self._ledger.watch.limit(deadline):
+            while True:
+                try:
+                    return await self._answer(request, reply)
+                except LedgerUnavailable:  # nothing was sent so far: streams wait for the ledger themselves
+                    await self._ledger.watch.back()
+
+    async def _answer(self, request: Request, reply: Reply) -> None:
         session = await self._authenticate(request)
         operation = self._operations.get(request.operation)
         if operation is None:
@@ -184,9 +195,12 @@ class SkillAgent:
         at_once = parameters.flag(wanted, "returnImmediately")
         asked = await self._asked(request, session)
         await self._attach(wanted, asked)
-        task = await self._taken(self._pipeline.begin(asked)) if at_once else None
+        run = self._pipeline.begin(asked)
+        task = await self._streams.taken(run) if at_once else None
         if task is None:
-            receipt = await self._pipeline.call(asked)
+            if run.long and await self._keep_waiting(run, request, reply, history):
+                return
+            receipt = await run.receipt()
             if not history:
                 await reply.send(orjson.dumps({"task": answers.finished(receipt)}))
                 return
@@ -228,18 +242,16 @@ class SkillAgent:
             request.onward,
         )
 
-    async def _taken(self, run: Run) -> Task | None:
-        """The task as soon as the ledger has it, here or from another worker; None when its call has ended."""
-        while not run.task.done():
-            try:
-                async with asyncio.timeout(POLL):
-                    await run.opened.wait()
-            except TimeoutError:
-                pass
-            task = await self._ledger.tasks.get(run.task_id, run.episode)
-            if task is not None and not run.task.done():
-                return task
-        return None
+    async def _keep_waiting(self, run: Run, request: Request, reply: Reply, history: int) -> bool:
+        """Let the caller of a long call wait in the ledger, where its answer comes from. False when it has ended."""
+        task = await self._streams.taken(run)
+        waiter = Waiter(run.task_id, reply.address, request.operation, history)
+        if task is None or not await self._ledger.waiters.keep(waiter):
+            return False
+        await reply.accept()
+        await asyncio.wait({run.task})
+        await self._pipeline.answering.settled(run.task_id)
+        return True
 
     async def _refuse_continuation(self, task_id: Any, session: Session) -> None:
         task = await self._find(task_id, session) if isinstance(task_id, str) else None
@@ -309,7 +321,8 @@ class SkillAgent:
         task_id = member(request.payload, "id", str)
         await self._fresh(session)
         await self._look_up(task_id, session)
-        remaining = None if request.deadline is None else max(request.deadline - time.time(), 0.001)
+        # A request that is not acknowledged before its end may not take long.
+        remaining = LONG if request.deadline is None else min(max(request.deadline - time.time(), 0.001), LONG)
         try:
             async with asyncio.timeout(remaining):
                 task = await self._cancels.cancel(task_id, session.episode)

@@ -8,7 +8,7 @@ from sqlalchemy import func, select, update
 from sqlalchemy.engine import Connection
 
 from . import schema
-from .database import Database, LedgerError, open_database
+from .database import BUSY, Database, LedgerError, open_database
 from .grants import Grant
 from .operations import Claim, Closing, Progress, Receipt, Reservation
 from .push import PushConfigs
@@ -17,6 +17,7 @@ from .records import Object, World, genesis
 from .sessions import Session
 from .settlement import insert_missing, receipt_of
 from .tasks import Tasks
+from .waiters import Waiters
 from .writer import Writer
 
 __all__ = ["Ledger", "LedgerError", "LogEntry"]
@@ -60,16 +61,22 @@ class Ledger:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._writer = Writer(database)
+        self.watch = database.watch
         self.tasks = Tasks(database)
+        self.waiters = Waiters(database)
         self.push = PushConfigs(database)
 
     @classmethod
-    async def open(cls, url: str) -> "Ledger":
-        """Open the ledger at `url`: the path of a SQLite file. Raises LedgerError."""
-        return cls(await open_database(url))
+    async def open(cls, url: str, *, busy: float = BUSY) -> "Ledger":
+        """Open the ledger at `url`: the path of a SQLite file. Raises LedgerError.
+
+        Whatever is asked of a ledger that can't be reached for `busy` seconds raises LedgerUnavailable.
+        """
+        return cls(await open_database(url, busy=busy))
 
     async def close(self) -> None:
-        """Finish what was handed in, then close every connection."""
+        """Finish what was handed in, unless the ledger is away, then close every connection."""
+        await self.watch.close()
         await self._writer.close()
         await self._database.close()
 
@@ -92,6 +99,7 @@ class Ledger:
     async def commit(self, closing: Closing) -> Receipt:
         """Write a call's outcome, objects and log entry; the receipt of an earlier commit if there is one.
 
+        What came of an effect is kept while the ledger is away, and written when it is back.
         Raises IdempotencyConflict, Unauthenticated, Unavailable, and Fenced when another worker took the call over.
         """
         result: Receipt = await self._writer.submit(closing)
@@ -105,17 +113,20 @@ class Ledger:
         result: int = await self._writer.submit(progress)
         return result
 
-    async def renew(self, owner: str, task_ids: Iterable[str], lease_until: float) -> None:
-        """Extend the lease on those of these calls that `owner` has open."""
+    async def renew(self, owner: str, task_ids: Iterable[str], lease_until: float) -> set[str]:
+        """Extend the lease on those of these calls that `owner` has open; which they are."""
         call, ids = schema.calls.c, list(task_ids)
         mine = (call.owner == owner) & call.state.is_(None)
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> set[str]:
+            held: set[str] = set()
             for start in range(0, len(ids), _CHUNK):
                 which = mine & call.task_id.in_(ids[start : start + _CHUNK])
                 connection.execute(update(schema.calls).where(which).values(lease_until=lease_until))
+                held.update(connection.execute(select(call.task_id).where(which)).scalars())
+            return held
 
-        await self._database.write(work)
+        return await self._database.write(work)
 
     async def receipt(self, task_id: str) -> Receipt | None:
         """What came of a call, or None while nothing has."""

@@ -35,7 +35,8 @@ class Claim:
 
     `abandoned` says that an open intent found for this call can't have a living owner, since the claimant holds
     the lock that an owner would hold. `recovering` takes an open intent over even for a session that has ended.
-    `now` is Unix seconds; grants see whole ones.
+    Nothing is taken over from an owner before the ledger has been there for `steady` seconds: one that could not
+    renew its lease for want of the ledger is not gone. `now` is Unix seconds; grants see whole ones.
     """
 
     call: Call
@@ -47,6 +48,7 @@ class Claim:
     lease_until: float
     abandoned: bool = False
     recovering: bool = False
+    steady: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,36 +3,48 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
-import orjson
-
-from bus import BusError, DeadlineExceeded, IdempotencyConflict, InternalError, SandboxUnavailable, SkillNotFound
+from bus import (
+    BusError,
+    DeadlineExceeded,
+    IdempotencyConflict,
+    InternalError,
+    SkillNotFound,
+)
 from skills import Catalog, Context, Directory, Done, Failed, Outcome, PlannedEffect, Skill, canonical
 
 from . import outcomes, records
+from .answering import Answering
 from .events import Reports
 from .grants import decide, sees
+from .leases import EVENTS_KEPT, Leases
 from .ledger import Ledger
-from .operations import Busy, Claim, Closing, Denied, Fenced, Receipt, Reserved
+from .operations import Closing, Denied, Fenced, Receipt, Reserved
 from .outcomes import Ran
-from .planned import Asked, Planned, plan_call, task_id, traced, transition_of
+from .planned import (
+    DEFAULT_DEADLINE,
+    LONG,
+    Asked,
+    Planned,
+    is_long,
+    plan_call,
+    plan_recovery,
+    task_id,
+    traced,
+    transition_of,
+)
 from .records import Object
 from .runs import Canceled, Run, Wakes
 from .sessions import Session
 from .tasks import Named, Task
-from .worktrees import WorktreeError, Worktrees
+from .waits import Waits
+from .worktrees import Worktrees
 
-__all__ = ["DEFAULT_DEADLINE", "Asked", "Pipeline", "task_id"]
+__all__ = ["DEFAULT_DEADLINE", "EVENTS_KEPT", "LONG", "Asked", "Pipeline", "task_id"]
 
-DEFAULT_DEADLINE = 60.0
-EVENTS_KEPT = 24 * 3600.0
-"""Seconds that the events of tasks are kept."""
-
-_FORGET_EVERY = 3600.0
-_BUSY_POLL = 0.1
 _WORST_CASE = ("x" * 16, "indeterminate", "sha256:" + "0" * 64)
 
 log = logging.getLogger(__name__)
@@ -56,14 +68,12 @@ class Pipeline:
         self.ledger = ledger
         self.wakes = Wakes()
         self.clock = clock
-        self._worktrees = worktrees
-        self._owner = owner
-        self._lease = lease
+        self._waits = Waits(ledger, worktrees, owner=owner, lease=lease, clock=clock)
         self._interpreter = Object("world/interpreter/v1", canonical.encode({"skillbus": version}))
         self._transitions = {skill.id: transition_of(skill.contract) for skill in catalog}
         self._running: dict[str, Run] = {}
-        self._renewal: asyncio.Task[None] | None = None
-        self._forgotten = 0.0
+        self.answering = Answering(ledger)
+        self._leases = Leases(ledger, self._running, owner=owner, lease=lease, clock=clock, look=self.look_for_cancels)
 
     async def call(self, asked: Asked) -> Receipt:
         """Run a call, join it if it is running, or return what came of it.
@@ -90,31 +100,32 @@ class Pipeline:
         """How many calls run here now."""
         return len(self._running)
 
-    async def recover(self, task: Task) -> None:
-        """Close an open call whose worker is gone: nobody else may ever ask for it again.
+    async def recover(self, task: Task) -> Run | None:
+        """Close an open call whose worker is gone: nobody else may ever ask for it again. The run that does it.
 
-        Does nothing while its worker lives, or for a skill that is not here.
+        Does nothing while its worker lives, or for a skill that is not here. Another worker may be first; then the run
+        ends with Unavailable.
         """
         skill = self.catalog.get(task.skill)
         now = self.clock()
         dead = task.receipt is None and task.lease_until is not None and task.lease_until <= now
         if not dead or skill is None or task.input_ref is None or task.id in self._running:
-            return
+            return None
         session = await self.ledger.session(task.session)
         kept = (await self.ledger.objects([task.input_ref])).get(task.input_ref)
-        if session is None or kept is None:
-            return
-        until = now + max(skill.contract.deadline, DEFAULT_DEADLINE)
-        arguments = orjson.loads(kept.payload)
-        asked = Asked(session, task.skill, arguments, task.message_id, task.context_id, until, task.root_task)
-        may_run = session.is_alive(now) and (task.deadline is None or now < task.deadline)
-        if may_run and task.deadline is not None:
-            asked = replace(asked, deadline=min(until, task.deadline))
+        if session is None or kept is None or task.id in self._running:
+            return None
         log.warning("task %s: its worker is gone; ending it here", task.id)
         try:
-            self._start(replace(plan_call(asked, skill), recovering=True, may_run=may_run))
+            return self._start(plan_recovery(task, skill, session, kept.payload, now))
         except BusError as error:
             log.error("task %s can't be ended here: %s", task.id, error)
+            return None
+
+    def is_long(self, skill_id: str) -> bool:
+        """Whether calls of a skill may take longer than their requests may stay unacknowledged."""
+        skill = self.catalog.get(skill_id)
+        return skill is not None and is_long(skill.contract)
 
     async def look_for_cancels(self) -> None:
         """End the calls here whose task, or whose root task, has a tombstone in the ledger."""
@@ -129,21 +140,30 @@ class Pipeline:
         run = self._running.get(call.task_id)
         if run is None:
             run = Run(
-                call.task_id, call.session.id, call.session.episode, call.context_id, call.fingerprint, call.root_task
+                call.task_id,
+                call.session.id,
+                call.session.episode,
+                call.context_id,
+                call.fingerprint,
+                call.root_task,
+                long=is_long(planned.skill.contract),
             )
             self._running[call.task_id] = run
             run.start(asyncio.create_task(self._settle(planned, run), name=call.task_id))
             run.task.add_done_callback(self._ended)
-            self._keep_leases()
+            self._leases.keep()
+        elif not planned.recovering:
+            run.joined = True
         if run.fingerprint != call.fingerprint:
             raise IdempotencyConflict
         return run
 
     def _ended(self, task: asyncio.Task[Receipt]) -> None:
-        del self._running[task.get_name()]
-        self.wakes.wake(task.get_name())
-        if not task.cancelled():
-            task.exception()  # whoever asked may be gone; what went wrong is in the log and the ledger
+        run = self._running.pop(task.get_name())
+        self.wakes.wake(run.task_id)
+        # whoever asked may be gone; what went wrong is in the log and the ledger
+        if not task.cancelled() and task.exception() is None and run.long and not task.result().replayed:
+            self.answering.begin(run.task_id, run.episode)
 
     def admit(self, session: Session, skill_id: str) -> Skill:
         """The skill, if it exists and the session sees it. Raises SkillNotFound, the same for both."""
@@ -173,13 +193,19 @@ class Pipeline:
                 if not run.task.done():
                     run.abandon()
             await asyncio.gather(*(run.task for run in runs), return_exceptions=True)
-        if self._renewal is not None:
-            self._renewal.cancel()
-            await asyncio.gather(self._renewal, return_exceptions=True)
+        await self.answering.close()
+        await self._leases.close()
 
     # reserve, execute, finish
 
     async def _settle(self, planned: Planned, run: Run) -> Receipt:
+        try:
+            return await self._perform(planned, run)
+        except Fenced:
+            log.error("call %s was taken over by another worker while it ran here", planned.invocation)
+            return await self._waits.elsewhere(run)
+
+    async def _perform(self, planned: Planned, run: Run) -> Receipt:
         if not planned.plan.effects:
             if self.clock() >= planned.deadline:
                 raise DeadlineExceeded
@@ -188,18 +214,19 @@ class Pipeline:
         async with AsyncExitStack() as stack:
             try:
                 with run.interruptible():
-                    worktree = await stack.enter_async_context(self._place(planned))
+                    worktree = await stack.enter_async_context(self._waits.place(planned, run))
             except Canceled:
                 task = await self.ledger.tasks.get(run.task_id, run.episode)
                 if task is None:
                     return await self._commit(planned, await self._not_begun(planned, effect), None)
                 # It runs in another worker, which is told as well; this one waits for what comes of it.
-                worktree = await stack.enter_async_context(self._place(planned))
-            reservation = await self._reserve(planned, effect, locked=worktree is not None)
+                worktree = await stack.enter_async_context(self._waits.place(planned, run))
+            reservation = await self._waits.leave(planned, effect, run, locked=worktree is not None)
             if isinstance(reservation, Receipt):
                 return reservation
             if isinstance(reservation, Denied):
                 return await self._commit(planned, outcomes.denied(effect, reservation.decision, self.clock()), None)
+            run.reserved = True
             run.opened.set()
             self.wakes.wake(run.task_id)
             if reservation.recovered:
@@ -226,46 +253,6 @@ class Pipeline:
         if not planned.may_run:
             return outcomes.indeterminate(effect, reserved)
         return await self._execute(planned, effect, reserved, worktree, run)
-
-    @asynccontextmanager
-    async def _place(self, planned: Planned) -> AsyncIterator[Directory | None]:
-        """Where the effect runs: the episode's worktree, held, for a skill that needs it."""
-        if not planned.skill.contract.worktree:
-            yield None
-            return
-        async with asyncio.timeout(max(planned.deadline - self.clock(), 0.001)) as waiting:
-            try:
-                async with self._worktrees.hold(planned.call.session.episode) as worktree:
-                    waiting.reschedule(None)
-                    yield worktree
-            except WorktreeError as error:
-                raise SandboxUnavailable(str(error)) from None
-            except asyncio.CancelledError:
-                if waiting.expired():
-                    raise DeadlineExceeded("the deadline passed before the worktree was free") from None
-                raise
-
-    async def _reserve(self, planned: Planned, effect: PlannedEffect, *, locked: bool) -> Reserved | Denied | Receipt:
-        while True:
-            now = self.clock()
-            if now >= planned.deadline:
-                raise DeadlineExceeded
-            reservation = await self.ledger.reserve(
-                Claim(
-                    call=planned.call,
-                    effect=planned.declared(effect),
-                    request=outcomes.request_of(effect, now),
-                    objects=(planned.input, planned.plan_object),
-                    owner=self._owner,
-                    now=now,
-                    lease_until=now + self._lease,
-                    abandoned=locked,
-                    recovering=planned.recovering,
-                )
-            )
-            if not isinstance(reservation, Busy):
-                return reservation
-            await asyncio.sleep(min(_BUSY_POLL, max(reservation.until - now, 0.01)))
 
     async def _execute(
         self, planned: Planned, effect: PlannedEffect, reserved: Reserved, worktree: Directory | None, run: Run
@@ -300,6 +287,8 @@ class Pipeline:
             elif not isinstance(outcome, Failed):
                 raise TypeError("a handler returns Done or Failed")
         except Canceled:
+            if run.lost:
+                raise Fenced(run.task_id) from None
             if begun:
                 return outcomes.interrupted(effect, reserved)
             reason = "canceled before its effect began"
@@ -372,36 +361,8 @@ class Pipeline:
             },
             refund=ran is not None and ran.refund,
         )
-        try:
-            receipt = await self.ledger.commit(closing)
-        except Fenced:
-            log.error("call %s was taken over by another worker while it ran here", planned.invocation)
-            found = await self.ledger.receipt(planned.call.task_id)
-            if found is None:
-                raise InternalError from None
-            return found
+        receipt = await self._waits.commit(closing, planned.deadline)
         level = logging.DEBUG if state == "completed" else logging.INFO
         ended = (planned.invocation, planned.skill.id, receipt.state, receipt.outcome, receipt.entry_index)
         log.log(level, "call %s of %s: %s, %s, entry %d", *ended)
         return receipt
-
-    def _keep_leases(self) -> None:
-        if self._renewal is None or self._renewal.done():
-            self._renewal = asyncio.create_task(self._renew_leases(), name="leases")
-
-    async def _renew_leases(self) -> None:
-        while self._running:
-            await asyncio.sleep(self._lease / 3)
-            if self._running:
-                try:
-                    await self.ledger.renew(self._owner, list(self._running), self.clock() + self._lease)
-                    await self.look_for_cancels()
-                    await self._forget()
-                except Exception:
-                    log.exception("the leases could not be renewed")
-
-    async def _forget(self) -> None:
-        now = self.clock()
-        if now - self._forgotten > _FORGET_EVERY:
-            self._forgotten = now
-            await self.ledger.tasks.forget(now - EVENTS_KEPT)

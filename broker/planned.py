@@ -4,7 +4,7 @@ import hashlib
 import logging
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -30,8 +30,12 @@ from .outcomes import Ran
 from .parameters import ROOT_TASK
 from .records import Object
 from .sessions import Session
+from .tasks import Task
 
 MAX_INPUT = 1 << 20
+DEFAULT_DEADLINE = 60.0
+LONG = 600.0
+"""Seconds. A skill that may run for longer is long: its requests are acknowledged once the ledger has them."""
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +74,12 @@ class Planned:
     recovering: bool = False
     may_run: bool = True
     onward: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def needs_worktree(self) -> bool:
+        """Whether anything of it works in its episode's worktree; what only writes down an end does not."""
+        contract = self.skill.contract
+        return contract.worktree and not (self.recovering and not (contract.repeatable and self.may_run))
 
     @property
     def invocation(self) -> str:
@@ -132,8 +142,26 @@ def plan_call(asked: Asked, skill: Skill) -> Planned:
         deadline=asked.deadline,
         root_task=asked.root_task,
     )
-    onward = {**asked.onward, ROOT_TASK: call.root_task or call.task_id}  # a cancel of the root reaches what its handler calls
+    onward = {
+        **asked.onward,
+        ROOT_TASK: call.root_task or call.task_id,
+    }  # a cancel of the root reaches what its handler calls
     return Planned(call, skill, plan, kept, Object(records.PLAN, plan_bytes), asked.deadline, onward=onward)
+
+
+def plan_recovery(task: Task, skill: Skill, session: Session, arguments: bytes, now: float) -> Planned:
+    """Plan to end a call that its worker has left open. Raises as `plan_call` does."""
+    until = now + max(skill.contract.deadline, DEFAULT_DEADLINE)
+    may_run = session.is_alive(now) and (task.deadline is None or now < task.deadline)
+    if may_run and task.deadline is not None:
+        until = min(until, task.deadline)
+    asked = Asked(session, task.skill, orjson.loads(arguments), task.message_id, task.context_id, until, task.root_task)
+    return replace(plan_call(asked, skill), recovering=True, may_run=may_run)
+
+
+def is_long(contract: Contract) -> bool:
+    """Whether a call may take longer than its request may stay unacknowledged."""
+    return contract.deadline > LONG
 
 
 @lru_cache(maxsize=1024)

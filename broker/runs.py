@@ -8,14 +8,26 @@ from .operations import Receipt
 
 
 class Canceled(Exception):
-    """The call was canceled; what it was doing has ended."""
+    """The call was canceled, or lost to another worker; what it was doing has ended."""
 
 
 class Run:
-    """One call that runs here. `opened` is set once its task is in the ledger, with an intent or with its outcome."""
+    """One call that runs here. `opened` is set once its task is in the ledger, with an intent or with its outcome.
+
+    `reserved` tells that the intent is this worker's, `lost` that it is not any more. `joined` tells that more than
+    one has asked for it, `long` that it may take longer than its request may stay unacknowledged.
+    """
 
     def __init__(
-        self, task_id: str, session: str, episode: str, context_id: str, fingerprint: str, root_task: str | None
+        self,
+        task_id: str,
+        session: str,
+        episode: str,
+        context_id: str,
+        fingerprint: str,
+        root_task: str | None,
+        *,
+        long: bool = False,
     ) -> None:
         self.task_id = task_id
         self.session = session
@@ -23,7 +35,11 @@ class Run:
         self.episode = episode
         self.fingerprint = fingerprint
         self.root_task = root_task
+        self.long = long
+        self.joined = False
         self.opened = asyncio.Event()
+        self.reserved = False
+        self.lost = False
         self.canceled = False
         self._abandoned = False
         self._interruptible = False
@@ -48,6 +64,14 @@ class Run:
     def cancel(self) -> None:
         """End what can be ended of it; what comes of it is committed all the same."""
         self.canceled = True
+        self._interrupt()
+
+    def lose(self) -> None:
+        """Another worker has it: end what can be ended of it, and commit nothing."""
+        self.lost = True
+        self._interrupt()
+
+    def _interrupt(self) -> None:
         if self._interruptible and not self.task.done():
             self._interruptible = False  # once: a second one would break the handler's own end
             self.task.cancel()
@@ -76,7 +100,7 @@ class Run:
             self.task.uncancel()  # it was asked to end and came to its result instead
 
     def _ending(self) -> bool:
-        return self.canceled and not self._abandoned
+        return (self.canceled or self.lost) and not self._abandoned
 
 
 class Wakes:

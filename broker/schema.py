@@ -13,10 +13,11 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    text,
 )
 
 VERSION = 3
-"""2: events of tasks, cancels, and what a call needs to be told of and recovered. 3: push notifications.
+"""2: events of tasks, cancels, and what a call needs to be told of and recovered. 3: push notifications, waiters.
 
 See `broker.database`.
 """
@@ -107,6 +108,7 @@ calls = Table(
     Column("root_task", Text),
     Index("ix_calls_episode", "episode", "entry_index"),
     Index("ix_calls_lease", "owner", "lease_until"),
+    Index("ix_calls_open", "lease_until", sqlite_where=text("state IS NULL")),
 )
 """One row a call: its intent, and its outcome once `state` is set."""
 
@@ -174,3 +176,13 @@ push_configs = Table(
     Index("ix_push_configs_due", "ended_at", "due_at"),
 )
 """Who is to be told of a task. It is the outbox too: what is not taken yet is what the task's log has past `place`."""
+
+waiters = Table(
+    "waiters",
+    metadata,
+    Column("task_id", String(64), primary_key=True),
+    Column("address", Text, primary_key=True),
+    Column("operation", Text, nullable=False),
+    Column("history", Integer, nullable=False),
+)
+"""Who waits for the answer to an open call whose request is acknowledged already."""

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from math import inf
 from typing import Any
 
 from sqlalchemy import Table, bindparam, select
@@ -88,8 +89,10 @@ def _refunds(operation: Operation) -> bool:
 class Transaction:
     """The working set of one transaction over some operations."""
 
-    def __init__(self, connection: Connection, operations: Sequence[Operation]) -> None:
+    def __init__(self, connection: Connection, operations: Sequence[Operation], *, steady: float = inf) -> None:
+        """`steady` is for how many seconds the ledger has been there for everyone."""
         self._connection = connection
+        self._steady = steady
         calls = [operation.call for operation in operations]
         self._worlds: dict[str, World] = {}
         self._revoked: dict[str, int | None] = {}
@@ -124,7 +127,8 @@ class Transaction:
             self._check_alive(call.session, claim.now)
         if row is not None:
             # one of its own that it does not know of any more is as abandoned as that of a worker that is gone
-            if not claim.abandoned and row["owner"] != claim.owner and row["lease_until"] > claim.now:
+            alive = row["lease_until"] > claim.now or self._steady < claim.steady
+            if not claim.abandoned and row["owner"] != claim.owner and alive:
                 return Busy(row["lease_until"])
             row |= {"owner": claim.owner, "lease_until": claim.lease_until, "epoch": row["epoch"] + 1}
             self._changed.append(row)

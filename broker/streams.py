@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from .listing import MAX_BYTES
 from .pipeline import Pipeline
 from .runs import Run
 from .tasks import Task, chunks_of
-from .writer import may_pass
+from .watch import LedgerUnavailable
 
 LEAD = 0.25
 """Seconds that a stream waits for its task to be in the ledger before it begins without."""
@@ -61,11 +62,19 @@ class Streams:
         else:
             first = await self._lead(task, after or 0)
         await _tell(reply, run.task_id, first)
-        if first.last or await self._rest(run.task_id, first.seq, reply, run=run):
+        if first.last:
             return
-        if keep:
-            await run.receipt()
-        await _tell(reply, run.task_id, replace(first, last=True))  # to nobody: the request is done with
+        accepting = asyncio.create_task(self._accept(run, reply)) if run.long else None
+        try:
+            if await self._rest(run.task_id, first.seq, reply, run=run):
+                return
+            if keep:
+                await run.receipt()
+            await _tell(reply, run.task_id, replace(first, last=True))  # to nobody: the request is done with
+        finally:
+            if accepting is not None:
+                accepting.cancel()
+                await asyncio.gather(accepting, return_exceptions=True)
 
     async def subscribe(self, task: Task, after: int | None, deadline: float | None, reply: Reply) -> None:
         """Answer with a task as it is, then with its further events, or those after place `after`.
@@ -78,6 +87,8 @@ class Streams:
         await _tell(reply, task.id, first)
         if first.last:
             return
+        if self._pipeline.is_long(task.skill):
+            await reply.accept()  # a caller whose stream breaks off takes it up again
         remaining = None if deadline is None else max(deadline - self._pipeline.clock(), 0.001)
         try:
             async with asyncio.timeout(remaining):
@@ -86,6 +97,29 @@ class Streams:
             raise DeadlineExceeded("the deadline of the subscription has passed; the task goes on") from None
         if not ended:
             await _tell(reply, task.id, replace(first, last=True))  # to nobody: the request is done with
+
+    async def taken(self, run: Run) -> Task | None:
+        """The task as soon as the ledger has it, here or from another worker; None when its call has ended."""
+        while not run.task.done():
+            try:
+                async with asyncio.timeout(POLL):
+                    await run.opened.wait()
+            except TimeoutError:
+                pass
+            task = await self._tasks.get(run.task_id, run.episode)
+            if task is not None and not run.task.done():
+                return task
+        return None
+
+    async def _accept(self, run: Run, reply: Reply) -> None:
+        """Acknowledge the request of a stream that has begun, once the ledger has its task."""
+        while True:
+            try:
+                if await self.taken(run) is not None:
+                    await reply.accept()
+                return
+            except LedgerUnavailable:
+                await self._tasks.watch.back()
 
     async def ended(self, task_id: str) -> Task:
         """A task once it has ended, wherever it runs."""
@@ -152,11 +186,8 @@ class Streams:
                 over = run is not None and run.task.done()
                 try:
                     found = await self._tasks.follow(task_id, after)
-                except Exception as error:
-                    if not may_pass(error):
-                        raise
-                    log.warning("task %s: the ledger can't be read now: %s", task_id, error)
-                    await self._pause(None, news)
+                except LedgerUnavailable:
+                    await self._tasks.watch.back()
                     continue
                 if found is None and run is None:
                     raise TaskNotFound
@@ -183,7 +214,8 @@ class Streams:
         """Wait until there may be news of a task."""
         here = self._pipeline.running(task.id, task.episode) if task is not None else None
         if task is not None:
-            await self._pipeline.recover(task)
+            with suppress(LedgerUnavailable):
+                await self._pipeline.recover(task)
         try:
             async with asyncio.timeout(_RARELY if here is not None and here.opened.is_set() else POLL):
                 await news.wait()

@@ -95,6 +95,7 @@ class Tasks:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.watch = database.watch
 
     async def get(self, task_id: str, episode: str) -> Task | None:
         """A task of this episode; what belongs to another one is not there."""
@@ -113,6 +114,15 @@ class Tasks:
                 return None
             more = connection.execute(events.order_by(event.seq)) if task.events > after else ()
             return task, [Event(row.seq, bytes(row.body)) for row in more]
+
+        return await self._database.read(work)
+
+    async def abandoned(self, before: float, limit: int) -> list[Task]:
+        """Open tasks whose lease had run out before this time, the oldest first."""
+        query = _BARE.where(_call.state.is_(None) & (_call.lease_until < before)).order_by(_call.lease_until)
+
+        def work(connection: Connection) -> list[Task]:
+            return [_task(dict(row)) for row in connection.execute(query.limit(limit)).mappings()]
 
         return await self._database.read(work)
 

@@ -4,19 +4,19 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy.engine import Connection
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
 from bus import BusError, Unavailable
 
 from .database import Database
-from .operations import Fenced, Operation
+from .operations import Claim, Closing, Fenced, Operation
 from .settlement import Transaction
+from .watch import LedgerUnavailable
 
 MAX_BATCH = 128
-RETRY_AFTER = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,9 @@ _Waiting = tuple[Operation, "asyncio.Future[Any]"]
 class Writer:
     """Runs operations in the order they come, many to a transaction.
 
-    An operation that is refused does not touch the others. A transaction that fails as a whole is tried again
-    while the database may come back, then once for each operation alone, so that one bad one can't spoil the rest.
+    An operation that is refused does not touch the others. A transaction that fails as a whole is tried once more for
+    each operation alone, so that one bad one can't spoil the rest. While the ledger is away, what has happened already
+    (outcomes, reports) is kept until it is back; what only asks for leave fails with LedgerUnavailable.
     """
 
     def __init__(self, database: Database) -> None:
@@ -41,6 +42,10 @@ class Writer:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(Unavailable("the ledger is closed"))
+            return future
+        away = self._database.watch.away
+        if away is not None and not _has_happened(operation):
+            future.set_exception(LedgerUnavailable(away))
             return future
         self._waiting.append((operation, future))
         if self._task is None or self._task.done():
@@ -58,35 +63,58 @@ class Writer:
             batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
             await self._write(batch)
 
-    async def _write(self, batch: Sequence[_Waiting], pauses: Sequence[float] = RETRY_AFTER) -> None:
-        operations = [operation for operation, _ in batch]
-        for pause in (*pauses, None):
+    async def _write(self, batch: Sequence[_Waiting]) -> None:
+        results: Sequence[Any]
+        while batch:
+            operations = [operation for operation, _ in batch]
             try:
-                results = await self._database.write(lambda connection: _apply(connection, operations))
-                break
-            except Exception as error:
-                if pause is not None and may_pass(error):
-                    log.warning("the ledger did not take a transaction, trying again in %s s: %s", pause, error)
-                    await asyncio.sleep(pause)
-                    continue
+                results = await self._database.write(partial(self._apply, operations))
+            except LedgerUnavailable as error:
+                batch = await self._keep(batch, error)
+                continue
+            except Exception:
                 if len(batch) > 1:
                     for one in batch:
-                        await self._write([one], ())
+                        await self._write([one])
                     return
                 log.exception("the ledger did not take an operation")
                 results = [Unavailable("the ledger did not take the call", metadata={"retryAfterMs": "1000"})]
-                break
-        for (_, future), result in zip(batch, results, strict=True):
-            if future.done():
-                continue
-            if isinstance(result, Exception):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+            _tell(batch, results)
+            return
+
+    async def _keep(self, batch: Sequence[_Waiting], error: LedgerUnavailable) -> Sequence[_Waiting]:
+        """What is left of a batch once the ledger is back; all that waits has been told that it is away."""
+        waiting, self._waiting = [*batch, *self._waiting], deque()
+        kept = [each for each in waiting if _has_happened(each[0])]
+        asking = [each for each in waiting if not _has_happened(each[0])]
+        _tell(asking, [error] * len(asking))
+        try:
+            await self._database.watch.back()
+        except LedgerUnavailable as closed:
+            _tell(kept, [closed] * len(kept))
+            return ()
+        return kept
+
+    def _apply(self, operations: Sequence[Operation], connection: Connection) -> list[Any]:
+        return _apply(connection, operations, self._database.watch.steady_for())
 
 
-def _apply(connection: Connection, operations: Sequence[Operation]) -> list[Any]:
-    transaction = Transaction(connection, operations)
+def _has_happened(operation: Operation) -> bool:
+    return not isinstance(operation, Claim) and not (isinstance(operation, Closing) and operation.epoch is None)
+
+
+def _tell(batch: Sequence[_Waiting], results: Sequence[Any]) -> None:
+    for (_, future), result in zip(batch, results, strict=True):
+        if future.done():
+            continue
+        if isinstance(result, Exception):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+
+def _apply(connection: Connection, operations: Sequence[Operation], steady: float) -> list[Any]:
+    transaction = Transaction(connection, operations, steady=steady)
     results: list[Any] = []
     for operation in operations:
         try:
@@ -95,10 +123,3 @@ def _apply(connection: Connection, operations: Sequence[Operation]) -> list[Any]
             results.append(refusal)  # decided before anything was changed; any other error spoils the whole
     transaction.flush()
     return results
-
-
-def may_pass(error: Exception) -> bool:
-    """Whether trying again can help: the database is locked, restarting or away."""
-    return isinstance(error, (OSError, OperationalError, InterfaceError)) or (
-        isinstance(error, DBAPIError) and error.connection_invalidated
-    )

@@ -17,9 +17,10 @@ Ask = Callable[..., Asked]
 def make_old(path: Path) -> None:
     """Turn a ledger into one of schema 1."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DROP INDEX ix_calls_open")
         for column in ("events", "updated_at", "input_ref", "deadline", "root_task"):
             connection.execute(f"ALTER TABLE calls DROP COLUMN {column}")
-        for table in ("task_events", "cancels", "push_configs"):
+        for table in ("task_events", "cancels", "push_configs", "waiters"):
             connection.execute(f"DROP TABLE {table}")
         connection.execute("UPDATE facts SET value = '1'")
 
@@ -28,6 +29,8 @@ def make_older(path: Path) -> None:
     """Turn a ledger into one of schema 2."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DROP TABLE push_configs")
+        connection.execute("DROP TABLE waiters")
+        connection.execute("DROP INDEX ix_calls_open")
         connection.execute("UPDATE facts SET value = '2'")
 
 
@@ -44,7 +47,7 @@ async def test_a_ledger_of_an_older_schema_is_upgraded_in_place(
         assert receipt.output == first.output
         (task,), total = await upgraded.tasks.page("ep1", Filter(), 10)
         assert (task.events, task.updated_at, total) == (0, first.closed_at, 1)
-        again = Pipeline(pipeline.catalog, upgraded, pipeline._worktrees, owner="w2", version="0")
+        again = Pipeline(pipeline.catalog, upgraded, pipeline._waits._worktrees, owner="w2", version="0")
         assert (await again.call(ask("once"))).output == first.output
         assert (await again.call(ask("once", {}, "m2"))).entry_index == 2
         assert (await Provenance(upgraded).verify("ep1")).faults == ()

@@ -143,7 +143,7 @@ async def test_a_worker_that_was_taken_over_reports_nothing(reports: Reports, le
 async def test_numbers_go_on_where_an_earlier_worker_ended(
     pipeline: Pipeline, ledger: Ledger, ask: Ask, effects: Effects
 ) -> None:
-    dying = Pipeline(pipeline.catalog, ledger, pipeline._worktrees, owner="dead", version="0", lease=0.05)
+    dying = Pipeline(pipeline.catalog, ledger, pipeline._waits._worktrees, owner="dead", version="0", lease=0.05)
     run = dying.begin(ask("again", {"do": "report"}))
     await effects.started.wait()
     await dying.close()

@@ -1,0 +1,56 @@
+"""Ends the calls of workers that are gone, and answers those who were left waiting."""
+
+import asyncio
+import logging
+import random
+
+from .pipeline import Pipeline
+from .runs import Run
+from .watch import LedgerUnavailable
+
+MOST = 16
+"""Calls that one reaper takes over at a time."""
+
+_LOOKED_AT = 100
+
+log = logging.getLogger(__name__)
+
+
+class Reaper:
+    """Looks, about once in `lease` seconds, for what a worker that is gone has left: one in every worker.
+
+    A call is taken over when its lease has been over for another `lease`, so that its redelivery comes first where
+    there is one. One that may be repeated runs again, any other becomes indeterminate. The waiters of a call that has
+    ended are answered when nobody has done so for as long.
+    """
+
+    def __init__(self, pipeline: Pipeline, *, lease: float) -> None:
+        self._pipeline = pipeline
+        self._lease = lease
+        self._taken: set[Run] = set()
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            # By chance, so that the workers do not all come at the same moment.
+            await asyncio.sleep(self._lease * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load, guards nothing
+            try:
+                await self.sweep()
+            except LedgerUnavailable:
+                await self._pipeline.ledger.watch.back()
+            except Exception:
+                log.exception("what other workers have left could not be looked for")
+
+    async def sweep(self) -> None:
+        """Look once. What is taken over goes on after this returns."""
+        before = self._pipeline.clock() - self._lease
+        ledger = self._pipeline.ledger
+        self._taken = {run for run in self._taken if not run.task.done()}
+        for task in await ledger.tasks.abandoned(before, _LOOKED_AT):
+            if len(self._taken) >= MOST:
+                break
+            run = await self._pipeline.recover(task)
+            if run is not None:
+                self._taken.add(run)
+        for task_id, episode in await ledger.waiters.unanswered(before, _LOOKED_AT):
+            await self._pipeline.answering.begin(task_id, episode)
