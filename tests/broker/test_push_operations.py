@@ -1,6 +1,9 @@
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import ParseDict
@@ -216,3 +219,14 @@ async def test_an_agent_that_sends_none_says_so(pipeline: Pipeline, ledger: Ledg
 
 async def test_the_card_says_so(house: House) -> None:
     assert (await house.ask("GetExtendedAgentCard", {}))["capabilities"]["pushNotifications"] is True
+
+
+async def test_the_message_in_the_documentation(house: House) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "tasks.md").read_text()
+    (sample,) = re.findall(r"<!-- a message with a webhook -->\n```json\n(.*?)```", page, re.DOTALL)
+    said = orjson.loads(sample)
+    ParseDict(said, pb.SendMessageRequest())
+    said["message"]["metadata"]["skill_id"] = "pure"
+    task = (await house.ask("SendMessage", said, message_id="m-1"))["task"]
+    (config,) = (await listed(house, taskId=task["id"]))["configs"]
+    assert config["url"] == said["configuration"]["taskPushNotificationConfig"]["url"]
