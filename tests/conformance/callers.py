@@ -120,7 +120,8 @@ METHODS = {
 
 
 def _typed(operation: str, body: dict[str, Any]) -> dict[str, Any]:
-    return MessageToDict(ParseDict(body, RESPONSES[operation](), ignore_unknown_fields=True))
+    read: dict[str, Any] = MessageToDict(ParseDict(body, RESPONSES[operation](), ignore_unknown_fields=True))
+    return read
 
 
 def short(outcome: Any) -> str:

@@ -39,7 +39,7 @@ class Proxy:
         return cut
 
     def freeze(self) -> None:
-        """Forward nothing more, and tell nobody."""
+        """Forward nothing more, not even that one side has closed the connection."""
         self._open.clear()
 
     def thaw(self) -> None:
@@ -86,5 +86,6 @@ class Proxy:
                 await self._open.wait()
                 sink.write(data)
                 await sink.drain()
+        await self._open.wait()
         self._writers.discard(sink)
         sink.transport.abort()

@@ -45,10 +45,10 @@ class Site:
         await self.ledger.add_session(session)
         return credential
 
-    async def worker(self, *arguments: str) -> asyncio.subprocess.Process:
-        """A worker as users run it, ready to take calls."""
+    async def worker(self, *arguments: str, url: str = "") -> asyncio.subprocess.Process:
+        """A worker as users run it, ready to take calls; `url` is another way to the same broker."""
         command = str(Path(sys.executable).with_name("skillbus"))
-        return await self._start(command, "worker", "--pack", PACK, "--ready-fd", "1", *arguments)
+        return await self._start(command, "worker", "--pack", PACK, "--ready-fd", "1", *arguments, url=url)
 
     async def dying_worker(self) -> asyncio.subprocess.Process:
         """A worker that is killed between its first commit and the reply."""
@@ -57,9 +57,9 @@ class Site:
             sys.executable, "-m", "tests.faults.dying", self.url, self.agent, str(ledger), str(workspaces), PACK
         )
 
-    async def _start(self, *command: str) -> asyncio.subprocess.Process:
+    async def _start(self, *command: str, url: str = "") -> asyncio.subprocess.Process:
         settings = {
-            "SKILLBUS_AMQP_URL": self.url,
+            "SKILLBUS_AMQP_URL": url or self.url,
             "SKILLBUS_AGENT": self.agent,
             "SKILLBUS_STATE_DIR": str(self.folder),
             "SKILLBUS_LEASE_SECONDS": "2",
@@ -75,9 +75,9 @@ class Site:
         assert line, "the worker ended before it was ready"
         return process
 
-    def client(self, credential: Credential, **options: Any) -> Any:
+    def client(self, credential: Credential, *, url: str = "", **options: Any) -> Any:
         """A connected client, as an async context manager."""
-        return _Connected(self.url, credential, options)
+        return _Connected(url or self.url, credential, options)
 
     async def close(self) -> None:
         for process in self._processes:

@@ -26,14 +26,36 @@ def _say(fifo: Path) -> None:
     fifo.write_text("begun\n")
 
 
+async def _hold(effect: PlannedEffect, context: Context) -> Outcome:
+    """Leave a mark, tell half of it, wait for the gate, tell the rest."""
+    payload = effect.payload
+    with Path(payload["marks"]).open("a") as file:  # noqa: ASYNC230
+        file.write(f"{context.invocation_id}\n")
+    chunks, gate = payload["chunks"], Path(payload["gate"])
+    for number in range(chunks):
+        if number == chunks // 2:
+            await _open(gate)
+        await context.chunk(f"{number} ", last=number == chunks - 1)
+    await _open(gate)
+    return Done({"ok": True})
+
+
+async def _open(gate: Path) -> None:
+    while not gate.exists():  # noqa: ASYNC110 - what is done in another process
+        await asyncio.sleep(0.05)
+
+
 def _skill(name: str, **changes: Any) -> Skill:
     contract = Contract(
         id=name, title=name, description=f"Leave a mark ({name})", input_schema=OBJECT, output_schema=OBJECT,
         access=Effect(name="Test.Mark", scope="test", cost=0), effects=(Effect(name="Test.Mark", scope="test"),),
         deadline=120, **changes,
     )  # fmt: skip
-    return Skill(contract, lambda arguments: Plan.one("Test.Mark", arguments, scope="test"), _mark)
+    run = _hold if name == "hold" else _mark
+    return Skill(contract, lambda arguments: Plan.one("Test.Mark", arguments, scope="test"), run)
 
 
 def pack(_context: PackContext) -> Iterable[Skill]:
-    return [_skill("mark"), _skill("mark-again", repeatable=True), _skill("mark-placed", worktree=True)]
+    return [
+        _skill("mark"), _skill("mark-again", repeatable=True), _skill("mark-placed", worktree=True), _skill("hold")
+    ]  # fmt: skip

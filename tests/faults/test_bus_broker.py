@@ -130,14 +130,3 @@ async def test_a_broker_that_hangs_is_left_and_found_again(rabbitmq_node: Privat
         await until(lambda: client.stats().losses >= 2 and server.stats().losses >= 2)
         os.kill(pid, signal.SIGCONT)
         assert await soon(call, 60) == {"id": "meanwhile"}
-
-
-async def test_connections_that_the_operator_closes(rabbitmq_node: PrivateNode, unique_prefix: str) -> None:
-    agent = Counting()
-    agent.opened.set()
-    serving = bus.serve(rabbitmq_node.url, "echo", agent, prefix=unique_prefix, patience=PATIENCE)
-    connecting = bus.connect(rabbitmq_node.url, prefix=unique_prefix, patience=PATIENCE, retry=RETRY)
-    async with await serving as server, await connecting as client:
-        await asyncio.to_thread(rabbitmq_node.ctl, "close_all_connections", "for a test")
-        await until(lambda: client.stats().losses == 2 and server.stats().losses == 2)
-        assert await soon(client.send("echo", HELLO))
