@@ -1,3 +1,4 @@
+import asyncio
 import stat
 from pathlib import Path
 
@@ -82,6 +83,31 @@ async def test_the_state_is_private_and_each_process_has_a_name_of_its_own(setti
     finally:
         await one.close()
         await other.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({}, bus.TaskNotFound),
+        ({"push_notifications": False}, bus.PushNotificationNotSupported),
+    ],
+)
+async def test_push_notifications_can_be_switched_off(
+    settings: Settings, changes: dict[str, bool], error: type[bus.BusError]
+) -> None:
+    house = await House.open(settings.model_copy(update=changes))
+    try:
+        assert house.agent.card([])["capabilities"]["pushNotifications"] is (error is bus.TaskNotFound)
+        credential, session = mint("ep1", [Grant("Workspace.Read", "worktree", 1, 1 << 62)], ttl=60)
+        await house.ledger.add_session(session)
+        broker = bus.MemoryBroker()
+        async with await house.serve(broker), await bus.connect(broker, authorize=credential.authorize) as client:
+            with pytest.raises(error):
+                await client.request("tools", "ListTaskPushNotificationConfigs", {"taskId": "absent"})
+        if changes:
+            await asyncio.wait_for(house.notify(), 20)
+    finally:
+        await house.close()
 
 
 async def test_what_cannot_be_loaded_is_told(settings: Settings) -> None:

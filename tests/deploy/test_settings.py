@@ -43,6 +43,7 @@ def test_the_defaults(monkeypatch: pytest.MonkeyPatch, here: Path) -> None:
     assert settings.workspaces == here / "state" / "skillbus" / "workspaces"
     assert (settings.slots, settings.lease_seconds, settings.grace_seconds) == (64, 15, 30)
     assert settings.max_message_bytes == 1 << 20
+    assert (settings.push_notifications, settings.push_allow, settings.push_http) == (True, (), False)
     assert (settings.packs, settings.only_packs, settings.tools) == ((), None, {})
     assert (settings.log_format, settings.log_level) == ("human", "info")
     assert {row.origin for row in settings.describe()} == {"default"}
@@ -191,6 +192,8 @@ def test_wrong_values_are_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
         ("workspaces", "hunter2\0"),
         ("ledger", "mysql://user:hunter2@host/db"),
         ("agent", "hunter2 hunter2"),
+        ("push_allow", '["hunter2 hunter2"]'),
+        ("push_allow", "hunter2"),
         ("packs", '["hunter2"]'),
         ("packs", "hunter2"),
         ("tools", '"hunter2"'),
