@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -51,7 +52,7 @@ def add(
     taken: list[dict[str, Any]] = []
     with _opened(kb, config, state_dir, make=True) as index:
         for folder in folders:
-            found = _explained(lambda folder=folder: take_in(index, folder))
+            found = _explained(partial(take_in, index, folder))
             taken.append({"folder": str(folder.resolve()), **_told(found)})
             for name, reason in found.skipped.items():
                 screen.warn(f"{name} is left out: {reason}")

@@ -233,16 +233,16 @@ def _check_table(context: BackendContext) -> None:
     """Say what of the table is not taken; never a value."""
     builtins = BUILTIN[context.kind]
     chosen = context.config.get("backend")
+    known = {"backend"}.union(*(builtin.options for builtin in builtins.values()))
     if isinstance(chosen, str) and chosen.strip().lower() not in {*builtins, *NOTHING, ""}:
         return  # the table of a backend that knows itself what it takes
-    known = {"backend"}.union(*(builtin.options for builtin in builtins.values()))
     for name, value in context.config.items():
         where = f"tools.{context.kind}.{name}"
         if name in SECRETS:
             log.warning("%s is not taken: a secret stands in the environment, or in the file of %s_file", where, name)
         elif name not in known:
             log.warning("%s is not taken: known are %s", where, ", ".join(sorted(known)))
-        elif isinstance(value, bool) or not isinstance(value, str | int):
+        elif isinstance(value, bool) or not isinstance(value, str if name == "backend" else str | int):
             log.warning("%s is not taken: it must be a string", where)
 
 

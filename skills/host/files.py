@@ -6,11 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..contract import Contract
 from ..directory import Directory
 from ..errors import Escape, Protected, Refused
 from ..location import Location
 from ..plan import Plan, PlannedEffect
-from ..skill import Context, Done, EffectResult, Outcome
+from ..skill import Context, Done, EffectResult, Handler, Outcome, Planner, Skill
 from .envelope import observation
 from .paths import hidden, normalised
 from .settings import FileSettings
@@ -50,6 +51,11 @@ class FileTool:
     @property
     def stub(self) -> bool:
         return self.settings.backend.value == "stub"
+
+    def skill(self, contract: Contract, plan: Planner, handler: Handler) -> Skill:
+        """The tool as it is served, in the tier that the settings choose."""
+        how = "set SKILLBUS_FS_BACKEND=local" if self.stub else ""
+        return Skill(contract, plan, handler, self.finish, "stub" if self.stub else "live", how)
 
     def success(self, path: str, **payload: Any) -> dict[str, Any]:
         return observation(self.name, {"path": path, **payload})

@@ -84,7 +84,7 @@ def list_files(settings: FileSettings) -> Skill:
     async def handle(effect: PlannedEffect, context: Context) -> Outcome:
         return await tool.run(effect, context, act)
 
-    return Skill(CONTRACT, plan, handle, tool.finish, "stub" if tool.stub else "live")
+    return tool.skill(CONTRACT, plan, handle)
 
 
 def _entries(at: Workplace) -> tuple[list[dict[str, Any]], int]:

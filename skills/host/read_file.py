@@ -83,7 +83,7 @@ def read_file(settings: FileSettings) -> Skill:
     async def handle(effect: PlannedEffect, context: Context) -> Outcome:
         return await tool.run(effect, context, act, brief=effect.payload["max_bytes"] <= DEFAULT_BYTES)
 
-    return Skill(CONTRACT, plan, handle, tool.finish, "stub" if tool.stub else "live")
+    return tool.skill(CONTRACT, plan, handle)
 
 
 def _limit(given: Any) -> int:

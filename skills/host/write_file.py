@@ -98,7 +98,7 @@ def write_file(settings: FileSettings) -> Skill:
     async def handle(effect: PlannedEffect, context: Context) -> Outcome:
         return await tool.run(effect, context, act)
 
-    return Skill(CONTRACT, plan, handle, tool.finish, "stub" if tool.stub else "live")
+    return tool.skill(CONTRACT, plan, handle)
 
 
 def _check_suffix(path: str) -> None:
