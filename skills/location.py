@@ -80,6 +80,11 @@ class Location:
             status = os.fstat(here if target is None else target)
             self.kind, self.size = kind_of(status.st_mode), status.st_size
 
+    @property
+    def lacks_folder(self) -> bool:
+        """Whether not even the folder is there that this place would be in."""
+        return len(self._missing) > 1
+
     def close(self) -> None:
         for descriptor in (self._here, self._target):
             if descriptor is not None and descriptor >= 0:
@@ -138,7 +143,7 @@ class Location:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             if mode is None:
                 mode = self._kept_mode()
-            if len(self._missing) > 1:
+            if self.lacks_folder:
                 if not parents:
                     raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
                 self._make_parents()

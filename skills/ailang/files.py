@@ -132,6 +132,9 @@ def _put(op: str, worktree: Directory, path: str, data: bytes) -> None:
     if len(data) > MAX_BYTES:
         raise Refused(f"{op} {path}: content exceeds the {MAX_BYTES}-byte transfer cap")
     with _refusing(op, path), worktree.resolve(path) as location:
+        if location.lacks_folder:
+            why = "its folder does not exist, and write makes none"
+            raise Refused(f"{op} {path}: openat {path}: no such file or directory: {why}")
         location.write(data)
 
 

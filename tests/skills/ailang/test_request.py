@@ -6,6 +6,8 @@ from skills import PlannedEffect, Refused
 from skills.ailang.cli import OPS as CLI
 from skills.ailang.request import OPS, Run, check_request, check_run
 
+NEVER = "the worktree; Ailang.CLI never writes (use Workspace.Write)"
+
 
 def planned(effect: str, payload: Any, scope: str = "worktree") -> PlannedEffect:
     return PlannedEffect("e1", effect, scope, 1, payload)
@@ -21,8 +23,8 @@ def planned(effect: str, payload: Any, scope: str = "worktree") -> PlannedEffect
         ("Ailang.CLI", {"op": "run"}, 'Ailang.CLI refuses op "run": not in this effect\'s op allowlist'),
         ("Workspace.Read", {"op": "write"}, 'Workspace.Read refuses op "write": not in this effect\'s op allowlist'),
         ("Ailang.CLI", {"op": "fmt", "flags": []}, 'Ailang.CLI refuses op "fmt": flags is not a JSON object'),
-        ("Ailang.CLI", {"op": "fmt", "flags": {"write": ""}}, 'Ailang.CLI refuses op "fmt": flag "write" writes the '
-         "worktree; Ailang.CLI never writes (use Workspace.Write)"),
+        ("Ailang.CLI", {"op": "fmt", "flags": {"write": ""}},
+         f'Ailang.CLI refuses op "fmt": flag "write" writes {NEVER}'),
     ],
 )  # fmt: skip
 def test_a_request_that_is_not_dispatched(effect: str, payload: Any, text: str) -> None:
@@ -80,5 +82,5 @@ def test_a_run_that_is() -> None:
 
 def test_another_scope_is_none_of_ours() -> None:
     for check in (check_run, lambda effect: check_request(effect, CLI)):
-        with pytest.raises(Refused, match='broker: Ailang.Run refused: scope "web" is not "worktree"'):
+        with pytest.raises(Refused, match=r'broker: Ailang\.Run refused: scope "web" is not "worktree"'):
             check(planned("Ailang.Run", {"path": "a"}, "web"))

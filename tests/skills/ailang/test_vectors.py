@@ -30,9 +30,11 @@ FINISHED = [row for row in ROWS if row.get("phase") == "finish"]
 EFFECTS = {"read": "Workspace.Read", "write": "Workspace.Write", "edit": "Workspace.Write"}
 OF_FILES = [row for row in TRANSCRIPTS if (row["request"] or {}).get("op") in EFFECTS]
 
-# Of the plans, raw inputs and finish phases no row is departed from. The one departure from the answers for files:
-# rows name the root by its path, and where the host keeps it is nobody's business.
+# Of the plans, raw inputs and finish phases no row is departed from. Of the answers for files all rows are that name
+# the root by its path, for where the host keeps it is nobody's business:
 ROOT = "worktree"
+# and these, by their ids, with what is said besides:
+MORE = {"write-no-parent": ": its folder does not exist, and write makes none"}
 
 # The files of the rows that tell only of an answer.
 FILES: dict[str, Row] = {
@@ -100,6 +102,8 @@ async def test_the_native_handler_answers_like_policy_tool(row: Row, tmp_path: P
     lay_out(root, row.get("files", FILES.get(row["id"], {})), {"${ROOT}": str(root)})
     payload = expand(row["request"], {"${ROOT}": str(root)})
     expected = json.loads(row["stdout"].replace("${ROOT}", ROOT))
+    if row["id"] in MORE:
+        expected["refused"] += MORE[row["id"]]
     with Directory.open(root) as directory:
         effect = PlannedEffect("e1", EFFECTS[payload["op"]], "worktree", 1, payload)
         outcome = await handle(effect, Context("i", "e", time.time() + 60, directory))
@@ -113,6 +117,7 @@ def test_every_row_is_of_one_of_these_kinds() -> None:
     assert {row["tool"] for row in PLANS} == set(SKILLS)
     assert {row["tool"] for row in FINISHED} == {skill.id for skill in SKILLS.values() if skill.finish} == set(FINISH)
     assert len(OF_FILES) > 20
+    assert set(MORE) < {row["id"] for row in OF_FILES}
 
 
 def test_plan_refusals_are_refusals() -> None:
