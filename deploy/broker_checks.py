@@ -1,4 +1,4 @@
-"""What the doctor looks at on the message broker. It makes one queue, which ends with its connection."""
+"""What the doctor looks at on the message broker. It makes two queues, which end with their connections."""
 
 import asyncio
 import time
@@ -14,6 +14,7 @@ from bus.target import driver_for
 
 from .doctor import Check, Finding, doubtful, failed, well
 from .settings import Settings
+from .topology_broker import TopologyBroker
 
 CONNECT = 10.0
 BLOCKED = 3.0
@@ -29,6 +30,7 @@ class BrokerChecks:
     """The checks of one broker, in their order: the later ones use the connection that the first has made."""
 
     def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._names = bus.Names(settings.prefix)
         self._agent = settings.agent
         self._url = settings.amqp_url.get_secret_value() if settings.amqp_url is not None else None
@@ -39,10 +41,10 @@ class BrokerChecks:
         """The first one alone tells whether there is anything to look at."""
         return [
             Check("rabbitmq", self._reach, _UP, CONNECT),
-            Check("queues", self._queues, _UP),
+            Check("topology", self._topology, _UP),
             Check("agent", self._served, _UP),
             Check("dead letters", self._dead_letters, _UP),
-            Check("permissions", self._exchange_message, _UP),
+            Check("permissions", self._permissions, _UP),
         ]
 
     async def close(self) -> None:
@@ -68,27 +70,27 @@ class BrokerChecks:
         able = ", ".join(capability.name for capability in broker.known)
         return [well("rabbitmq", f"{broker}, as {self._user or 'its certificate says'}; {able}")]
 
-    async def _queues(self) -> Sequence[Finding]:
-        """Whether what stands there is what a worker would declare."""
+    async def _topology(self) -> Sequence[Finding]:
+        """Whether what stands there is what `bus.topology` describes."""
         if self._connection is None:
             return []
-        parts = (*topology.agent(self._names, self._agent), topology.parked(self._names))
-        found = []
-        for queue in (part for part in parts if isinstance(part, Queue)):
-            if await self._connection.tally(queue.name) is None:
-                continue
-            try:
-                await self._connection.declare(queue)
-            except bus.Refused as error:
-                found.append(self._other(queue, error.message))
-        there = "as a worker declares them"
-        return found or [well("queues", f"those under {self._names.prefix} are {there}, or not there yet")]
-
-    def _other(self, queue: Queue, text: str) -> Finding:
-        if "ACCESS_REFUSED" in text:
-            return doubtful("queues", f"may not look into {queue.name}: {text}", self._grant("configure"))
-        fix = f"empty it, delete it (`rabbitmqctl delete_queue {queue.name}`) and start a worker, which makes it anew"
-        return failed("queues", f"{queue.name} stands there with other arguments: {text}", fix)
+        async with TopologyBroker(self._settings) as broker:
+            planned = await broker.plan()
+            problem = broker.problem
+        found = [failed("topology", f"{each.subject} {each.text}", each.fix) for each in planned.by_hand]
+        if planned.missing:
+            worse = doubtful if self._settings.declare else failed
+            missing = ", ".join(each.subject for each in planned.missing)
+            fix = "`skillbus topology apply`" + ("; a worker makes it too (declare)" if self._settings.declare else "")
+            found.append(worse("topology", f"a worker needs what is not there: {missing}", fix))
+        if planned.policies:
+            limits = "; ".join(f"{each.subject} {each.text}" for each in planned.limits)
+            fix = "`skillbus topology apply`, or leave them as they are: the ceilings in the queues' arguments hold"
+            found.append(doubtful("topology", limits, fix))
+        if planned.unseen:
+            fix = "name RabbitMQ's management API (management_url), with a user that has the tag management"
+            found.append(doubtful("topology", f"not looked at: {', '.join(planned.unseen)}: {problem}", fix))
+        return found or [well("topology", f"all under {self._names.prefix} stands as described")]
 
     async def _served(self) -> Sequence[Finding]:
         if self._connection is None:
@@ -96,7 +98,8 @@ class BrokerChecks:
         name = self._names.queue(self._agent)
         tally = await self._connection.tally(name)
         if tally is None:
-            return [doubtful("agent", f"no worker has served {self._agent!r}: there is no {name}", "`skillbus worker`")]
+            fix = "`skillbus topology apply`, then `skillbus worker`"
+            return [doubtful("agent", f"no worker has served {self._agent!r}: there is no {name}", fix)]
         text = f"{name}: {tally.messages} waiting, {tally.consumers} worker(s)"
         if not tally.consumers:
             worse = failed if tally.messages else doubtful
@@ -121,34 +124,60 @@ class BrokerChecks:
             return [doubtful("dead letters", text, "`skillbus dead list`, then requeue or drop them")]
         return [well("dead letters", "none")]
 
-    async def _exchange_message(self) -> Sequence[Finding]:
-        """Declare, write and read under the prefix, last of all: a refused write costs the connection."""
-        connection = self._connection
-        if connection is None:
+    async def _permissions(self) -> Sequence[Finding]:
+        """What the user may do as a worker and as a caller. Either will do: they need not be the same user."""
+        if self._connection is None:
             return []
-        queue = self._names.new_reply_queue(self._user)
-        arrived = asyncio.Event()
+        has_exchange = not await self._connection.missing(topology.requests(self._names))
+        own = f"{self._names.control}.{self._agent}.{uuid4().hex}"
         began = time.monotonic()
+        serving = await self._exchange_message(Queue(own, exclusive=True), "", own)
+        if serving is not None and "an alarm" in serving.text:
+            return [serving]
+        replies = topology.replies(self._names.new_reply_queue(self._user))
+        to = (self._names.requests, f"doctor-{uuid4().hex}") if has_exchange else None
+        calling = await self._exchange_message(replies, *to) if to else await self._exchange_message(replies)
+        took = f"({(time.monotonic() - began) * 1000:.0f} ms)"
+        if serving is not None and calling is not None:
+            return [serving, calling] if serving != calling else [serving]
+        if serving is not None:
+            text = f"declares, writes and reads as a caller {took}, not as a worker: {serving.text}"
+        elif calling is not None:
+            text = f"declares, writes and reads as a worker {took}, not as a caller: {calling.text}"
+        else:
+            text = f"declares, writes and reads under {self._names.prefix} as a worker and as a caller {took}"
+        return [well("permissions", text if has_exchange else f"{text}; {self._names.requests} is not there yet")]
+
+    async def _exchange_message(self, queue: Queue, *to: str) -> Finding | None:
+        """Declare and read a queue, write to an exchange under a key, and get it back where it leads to the queue."""
+        # A connection of its own, since a refused write costs it.
+        connection = await driver_for(self._url or "").connect("skillbus doctor")
+        arrived = asyncio.Event()
         try:
-            await connection.declare(topology.replies(queue))
+            await connection.declare(queue)
         except bus.Refused as error:
-            return [failed("permissions", f"may not declare {queue}: {error.message}", self._grant("configure"))]
-        try:
-            await connection.consume(queue, prefetch=0, on_delivery=lambda _: arrived.set(), on_cancelled=lambda: None)
-        except bus.Refused as error:
-            return [failed("permissions", f"may not read {queue}: {error.message}", self._grant("read"))]
-        # Asked before anything is written: a broker with an alarm reads no more of who has written once.
-        has_exchange = await connection.tally(self._names.queue(self._agent)) is not None
-        for _ in range(2):
-            problem = await self._write(connection, "", queue)
-            if problem is not None:
-                return [problem]
-        await arrived.wait()
-        took = f"declares, writes and reads under {self._names.prefix} ({(time.monotonic() - began) * 1000:.0f} ms)"
-        if not has_exchange:
-            return [well("permissions", f"{took}; {self._names.requests} is not there yet")]
-        problem = await self._write(connection, self._names.requests, f"doctor-{uuid4().hex}")
-        return [problem or well("permissions", took)]
+            return failed("permissions", f"may not declare {queue.name}: {error.message}", self._grant("configure"))
+        else:
+            try:
+                await connection.consume(
+                    queue.name, prefetch=0, on_delivery=lambda _: arrived.set(), on_cancelled=lambda: None
+                )
+            except bus.Refused as error:
+                return failed("permissions", f"may not read {queue.name}: {error.message}", self._grant("read"))
+            if not to:
+                return None
+            exchange, key = to
+            # Twice: a broker with an alarm takes the first, and reads no more of who has written once.
+            for _ in range(2):
+                problem = await self._write(connection, exchange, key)
+                if problem is not None:
+                    return problem
+            if not exchange:
+                await arrived.wait()
+            return None
+        finally:
+            with suppress(bus.BusError):
+                await connection.close()
 
     async def _write(self, connection: Connection, exchange: str, key: str) -> Finding | None:
         """What keeps a message from being taken. One that no queue takes was taken."""

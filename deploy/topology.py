@@ -71,6 +71,16 @@ class Plan:
         return tuple(each for each in self.drift if each.change is None)
 
     @property
+    def missing(self) -> tuple[Difference, ...]:
+        """The exchanges, queues and bindings that are not there."""
+        return tuple(each for each in self.drift if isinstance(each.change, Part))
+
+    @property
+    def limits(self) -> tuple[Difference, ...]:
+        """The policies that are not there, or say something else."""
+        return tuple(each for each in self.drift if isinstance(each.change, Policy))
+
+    @property
     def parts(self) -> tuple[Part, ...]:
         """What has to be made; bindings that can't be seen among it, since making them twice does no harm."""
         return (*(each.change for each in self.drift if isinstance(each.change, Part)), *self._blind)

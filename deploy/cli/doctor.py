@@ -15,6 +15,7 @@ from .options import (
     ConfigFile,
     Json,
     LedgerPath,
+    ManagementUrl,
     Packs,
     Prefix,
     StateDir,
@@ -33,6 +34,7 @@ _MARKS = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "failed": ("✗", 
 def doctor(
     as_json: Json = False,
     amqp_url: AmqpUrl = None,
+    management_url: ManagementUrl = None,
     agent: AgentName = None,
     prefix: Prefix = None,
     state_dir: StateDir = None,
@@ -52,8 +54,8 @@ def doctor(
     """
     try:
         settings = settings_from(
-            config, amqp_url=amqp_url, agent=agent, prefix=prefix, state_dir=state_dir, ledger=ledger,
-            workspaces=workspaces, packs=pack,
+            config, amqp_url=amqp_url, management_url=management_url, agent=agent, prefix=prefix,
+            state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack,
         )  # fmt: skip
     except Failure as failure:
         from deploy.doctor import failed

@@ -73,8 +73,16 @@ def test_a_broker_that_hangs_does_not_hang_the_doctor(home: Home) -> None:
 
 
 @pytest.mark.rabbitmq
-def test_over_a_broker(skillbus: Skillbus, rabbitmq_url: str, unique_prefix: str) -> None:
-    ended = skillbus("doctor", "--amqp-url", rabbitmq_url, "--prefix", unique_prefix)
-    assert (ended.code, ended.err) == (0, "")
-    for name in ("✓ rabbitmq", "✓ queues", "! agent", "✓ dead letters", "✓ permissions"):
+def test_over_a_broker(
+    skillbus: Skillbus, rabbitmq_url: str, unique_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("doctor", "--amqp-url", rabbitmq_url, "--prefix", unique_prefix)
+    ended = skillbus(*options)
+    assert (ended.code, ended.err) == (1, "")
+    for name in ("✓ rabbitmq", "✗ topology", "! agent", "✓ dead letters", "✓ permissions"):
         assert name in ended.out
+    # A worker that may declare needs nothing to stand there before.
+    monkeypatch.setenv("SKILLBUS_DECLARE", "true")
+    ended = skillbus(*options)
+    assert ended.code == 0
+    assert "! topology" in ended.out

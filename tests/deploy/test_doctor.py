@@ -23,6 +23,7 @@ from deploy.broker_checks import BrokerChecks
 from deploy.doctor import Check, Finding, Level, checks, run
 from deploy.rabbitmq import PrivateNode
 from deploy.settings import Settings
+from deploy.topology_broker import TopologyBroker
 
 
 async def examine(settings: Settings, environ: dict[str, str] | None = None) -> dict[str, list[Finding]]:
@@ -282,13 +283,21 @@ async def test_a_broker_that_is_served(on_broker: Settings, rabbitmq_url: str) -
     found = await look(on_broker)
     assert "no worker has served 'tools'" in only(found["agent"], Level.WARNING).text
     assert "declares, writes and reads" in only(found["permissions"], Level.OK).text
-    async with await bus.serve(rabbitmq_url, "tools", answers, prefix=on_broker.prefix):
+    missing = found["topology"][0]
+    assert missing.level is Level.FAILED
+    assert f"queue {on_broker.prefix}.q.tools" in missing.text
+    assert missing.fix == "`skillbus topology apply`"
+    async with TopologyBroker(on_broker) as broker:
+        await broker.apply(await broker.plan())
+    async with await bus.serve(rabbitmq_url, "tools", answers, prefix=on_broker.prefix, declare=False):
         found = await look(on_broker)
+    unseen = only(found.pop("topology"), Level.WARNING)
+    assert unseen.text == "not looked at: bindings, policies: no management API is named (--management-url)"
     assert {finding.level for findings in found.values() for finding in findings} == {Level.OK}
     assert "safe-dead-letters" in found["rabbitmq"][0].text
     assert "0 waiting, 1 worker(s)" in found["agent"][0].text
     assert "not there yet" not in found["permissions"][0].text
-    await bus.remove(rabbitmq_url, "tools", prefix=on_broker.prefix)
+    await bus.remove(rabbitmq_url, "tools", prefix=on_broker.prefix, shared=True)
 
 
 async def test_what_waits_and_what_is_dead(on_broker: Settings, rabbitmq_url: str) -> None:
@@ -313,8 +322,9 @@ async def test_a_queue_with_other_arguments(on_broker: Settings, rabbitmq_url: s
     connection = await driver_for(rabbitmq_url).connect("test")
     queue = Queue(names.queue("tools"), arguments={"x-queue-type": "quorum", "x-max-length": 3})
     await connection.declare(queue)
-    finding = only((await look(on_broker))["queues"], Level.FAILED)
-    assert f"{queue.name} stands there with other arguments" in finding.text
+    finding = (await look(on_broker))["topology"][0]
+    assert finding.level is Level.FAILED
+    assert f"queue {queue.name} has other arguments" in finding.text
     assert f"rabbitmqctl delete_queue {queue.name}" in finding.fix
     await connection.delete(queue)
     await connection.close()
@@ -364,25 +374,28 @@ async def test_permissions_one_by_one(limited: tuple[PrivateNode, str], tmp_path
     found = await look(settings)
     assert "let the user in" in only(found["rabbitmq"], Level.FAILED).fix
     ours, none = rf"^{name}\..*", "^$"
-    for rights, what in (
-        ((none, ours, ours), "may not declare"),
-        ((ours, ours, none), "may not read"),
-        ((ours, none, ours), "may not write to the default exchange"),
-        ((ours, r"^amq\.default$", ours), "may not write to " + f"{name}.requests"),
+    connection = await driver_for(node.url).connect("test")
+    await connection.declare(*topology.agent(bus.Names(name), "tools"))
+    for rights, serving, calling in (
+        ((none, ours, ours), "may not declare", "may not declare"),
+        ((ours, ours, none), "may not read", "may not read"),
+        ((ours, none, ours), "may not write to the default exchange", f"may not write to {name}.requests"),
+        ((ours, r"^amq\.default$", ours), "", f"may not write to {name}.requests"),
+        ((ours, rf"^{name}\.requests$", ours), "may not write to the default exchange", ""),
+        ((ours, rf"^({name}\..*|amq\.default)$", ours), "", ""),
     ):
         await asyncio.to_thread(node.ctl, "set_permissions", name, *rights)
-        connection = await driver_for(node.url).connect("test")
-        await connection.declare(*topology.agent(bus.Names(name), "tools"))
-        found = await look(settings)
-        finding = only(found["permissions"], Level.FAILED)
-        assert what in finding.text
-        assert f"set_permissions -p VHOST {name}" in finding.fix
-        assert "hush" not in finding.text + finding.fix
-        await connection.delete(*topology.agent(bus.Names(name), "tools"))
-        await connection.close()
-    pattern = rf"^({name}\..*|amq\.default)$"
-    await asyncio.to_thread(node.ctl, "set_permissions", name, pattern, pattern, pattern)
-    assert only((await look(settings))["permissions"], Level.OK)
+        findings = (await look(settings))["permissions"]
+        said = " ".join(finding.text + finding.fix for finding in findings)
+        assert serving in said
+        assert calling in said
+        assert "hush" not in said
+        # A user may be a worker's or a caller's: one that is neither is wrong.
+        wrong = bool(serving and calling)
+        assert {finding.level for finding in findings} == {Level.FAILED if wrong else Level.OK}
+        assert (f"set_permissions -p VHOST {name}" in said) is wrong
+    await connection.delete(*topology.agent(bus.Names(name), "tools"))
+    await connection.close()
 
 
 async def test_a_broker_with_an_alarm(rabbitmq_node: PrivateNode, unique_prefix: str, tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_an_exchange_of_another_kind() -> None:
 
 
 def test_what_is_there_besides() -> None:
-    others = {"p.q.c": {}, "q.q.a": {}}
+    others: dict[str, Mapping[str, Scalar]] = {"p.q.c": {}, "q.q.a": {}}
     extra = {
         Binding("p.requests", "p.q.c", "c"),
         Binding("p.requests", "p.q.c", "a"),

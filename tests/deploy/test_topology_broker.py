@@ -221,6 +221,15 @@ def test_what_is_no_url_of_a_management_api(skillbus: Skillbus) -> None:
     assert "no broker" in skillbus("topology", "apply").err
 
 
+def test_the_doctor_looks_at_policies_too(skillbus: Skillbus, desk: Desk) -> None:
+    assert skillbus("topology", "apply").code == 0
+    assert f"✓ topology      all under {desk.names.prefix} stands as described" in skillbus("doctor").out
+    desk.set_policy(f"{desk.names.prefix}.parked", rf"^{desk.names.prefix}\.parked$", max_length=1)
+    said = skillbus("doctor").out
+    assert f"! topology      policy {desk.names.prefix}.parked max-length is 1, not 10000" in said
+    assert "fix: `skillbus topology apply`, or leave them" in said
+
+
 async def test_a_policy_limits_a_message_that_kills_its_worker(desk: Desk) -> None:
     desk.set_policy(f"{desk.names.prefix}.q", rf"^{desk.names.prefix}\.q\.", delivery_limit=2)
     runs, over = 0, asyncio.Event()
