@@ -27,9 +27,11 @@ from broker.ledger import Ledger
 from broker.pipeline import Pipeline
 from broker.sessions import Credential, mint
 from broker.worktrees import Worktrees
+from bus.destination import Policy
 from bus.interface import Interface
 from bus.sdk import register, sdk_agent
 from skills import Catalog, Context, Contract, Done, Effect, Outcome, Plan, PlannedEffect, Skill
+from tests.bus.test_destination import PUBLIC, Names
 from tests.conformance import callers, executor
 from tests.conformance.stage import RabbitStage, Stage
 
@@ -116,7 +118,8 @@ class Skills(Stand):
         assert not catalog.problems
         pipeline = Pipeline(catalog, ledger, Worktrees(self._folder / "workspaces"), owner="w1", version="0")
         self._open.push_async_callback(pipeline.close)
-        agent = SkillAgent(AGENT, pipeline, ledger, version="0", url=self._url)
+        push = Policy(resolve=Names([PUBLIC]))
+        agent = SkillAgent(AGENT, pipeline, ledger, version="0", url=self._url, push=push)
         server = await self.stage.serve(AGENT, agent)
         self._open.push_async_callback(server.stop, 0)
 

@@ -308,7 +308,7 @@ async def name_a_tenant(t: Talk) -> Any:
 PUSH = {"id": "p-1", "url": "https://callback.test/a"}
 
 
-@row(sdk="config p-1 / config p-1 / 1 configs / nothing / TASK_NOT_FOUND / nothing")
+@row("config p-1 / config p-1 / 1 configs / nothing / TASK_NOT_FOUND / nothing")
 async def push_notifications(t: Talk) -> Any:
     named = {"taskId": t.done, "id": "p-1"}
     return (
@@ -321,7 +321,21 @@ async def push_notifications(t: Talk) -> Any:
     )
 
 
-@row(native=" / ".join(["PUSH_NOTIFICATION_NOT_SUPPORTED"] * 8), sdk=" / ".join(["TASK_NOT_FOUND"] * 8))
+@row(native="COMPLETED 1a / 1 configs", sdk="COMPLETED 1a 1h / 1 configs")
+async def push_notifications_asked_for_with_the_message(t: Talk) -> Any:
+    sent = await t.send("work", configuration={"taskPushNotificationConfig": PUSH})
+    return sent, await t.ask("ListTaskPushNotificationConfigs", {"taskId": sent["task"]["id"]})
+
+
+# Where the SDK's handler may send is for its own operator to say.
+@row(native="INVALID_PARAMS / INVALID_PARAMS / INVALID_PARAMS")
+async def push_notifications_to_where_none_may_go(t: Talk) -> Any:
+    urls = ("https://10.0.0.1/a", "http://callback.test/a", "not a url")
+    asked = [{"taskId": t.done, "id": "p-3", "url": url} for url in urls]
+    return tuple([await t.ask("CreateTaskPushNotificationConfig", each) for each in asked])
+
+
+@row(" / ".join(["TASK_NOT_FOUND"] * 8))
 async def push_notifications_of_a_task_that_is_not_there(t: Talk) -> Any:
     return tuple(
         [
