@@ -66,18 +66,26 @@ async def test_with_nothing_left_nothing_is_sent(stage: Stage) -> None:
 
 
 async def test_a_stream_ends_before_its_parent(stage: Stage) -> None:
-    async def silent(_request: Request, reply: Reply) -> None:
+    asked: list[Request] = []
+
+    async def silent(request: Request, reply: Reply) -> None:
+        asked.append(request)
         await reply.send({"statusUpdate": {"taskId": "t"}}, final=False)
         await asyncio.Event().wait()
 
     client = await stage.connect()
     await stage.serve("silent", silent)
-    parent = Hop(time.time() + 1.5, {})
+    parent = Hop(time.time() + 30, {"a2a-depth": "3"})
     events = client.stream("silent", "SendStreamingMessage", {"message": HELLO}, within=parent)
     assert (await soon(anext(events))).task_id == "t"
-    with pytest.raises(bus.DeadlineExceeded):
-        await soon(anext(events))
-    assert time.time() < (parent.deadline or 0)
+    stage.cut("client")
+    assert (await soon(anext(events))).task_id == "t"  # taken up again, within the same parent
+    await events.aclose()
+    first, second = asked
+    assert second.operation == "SubscribeToTask"
+    assert first.deadline == second.deadline
+    assert (first.deadline or 99) <= (parent.deadline or 0) - 0.5
+    assert (first.depth, second.depth) == (3, 3)
 
 
 async def test_a_circle_of_agents_comes_to_an_end(stage: Stage) -> None:
