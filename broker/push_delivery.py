@@ -33,6 +33,9 @@ SAVE = 0.25
 LEASE = 15.0
 """Seconds after which another worker goes on with what a dead one had; renewed three times in that time."""
 
+AHEAD = 1 << 20
+"""Bytes that are kept in memory for one config."""
+
 ATTEMPTS = 16
 BACKOFF = Backoff(first=1.0, most=3600.0)
 """Pauses after failures, in seconds: with `ATTEMPTS` some five hours until a receiver is given up."""
@@ -160,7 +163,7 @@ class PushDelivery:
             await asyncio.sleep(self._lease / 3)
             if self._lanes:
                 try:
-                    await self._outbox.renew(self._pipeline.clock() + self._lease)
+                    await self._outbox.renew(list(self._lanes), self._pipeline.clock() + self._lease)
                 except Exception as error:
                     log.warning("the leases of push notifications could not be renewed: %s", error)
 
@@ -212,7 +215,12 @@ class PushDelivery:
         # Asked again each time: who has lost the right to see a task is not told of it any more.
         if session is None or session.revoked_at is not None or not self._pipeline.shows(session, task):
             raise _GivenUp("its session may not see the task any more")
-        lane.ahead.extend(notices(task, events, lane.place))
+        size = 0
+        for sent in notices(task, events, lane.place):
+            lane.ahead.append(sent)
+            size += len(sent.body)
+            if size > AHEAD:
+                break  # the rest is read again
         if not lane.ahead and task.receipt is not None:
             raise _GivenUp(TAKEN)
         return lane.ahead.popleft() if lane.ahead else None

@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import false, or_, select
 from sqlalchemy.engine import Connection
 
 from . import schema
@@ -84,9 +84,9 @@ class Outbox:
         row = await self._database.read(lambda connection: connection.execute(query).mappings().first())
         return None if row is None else config_of(row)
 
-    async def renew(self, lease_until: float) -> None:
-        """Keep what this worker has taken on."""
-        mine = _OPEN & (_config.owner == self._owner)
+    async def renew(self, keys: Collection[Key], lease_until: float) -> None:
+        """Keep these, if this worker still has them."""
+        mine = _OPEN & (_config.owner == self._owner) & or_(false(), *map(_at, keys))
         statement = schema.push_configs.update().where(mine).values(lease_until=lease_until)
         await self._database.write(lambda connection: connection.execute(statement))
 

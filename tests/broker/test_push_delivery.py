@@ -293,7 +293,7 @@ async def test_another_worker_goes_on_when_the_lease_is_over(
     await ended(ledger, "taken")
     assert receiver.places == [0, 1, 2]
     await dead.taken(claimed.config.key, 7)
-    await dead.renew(now + 99)
+    await dead.renew([claimed.config.key], now + 99)
     assert await dead.mine(claimed.config.key) is None
     found = await row(ledger)
     assert (found.place, found.lease_until) == (2, None), "who had lost the lease wrote all the same"
@@ -419,24 +419,48 @@ async def test_what_is_over_is_forgotten(
     effects.gate.set()
 
 
+@pytest.mark.parametrize("which", ["read", "write"])
 async def test_a_ledger_that_is_away_for_a_moment_ends_no_delivery(
-    house: House, ledger: Ledger, deliveries: Deliveries, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    house: House,
+    ledger: Ledger,
+    deliveries: Deliveries,
+    receiver: Receiver,
+    monkeypatch: pytest.MonkeyPatch,
+    which: str,
 ) -> None:
+    # The third reading is that of a lane, which has begun by then; the third writing is that which lets go of it.
     failing: deque[Exception | None] = deque([OSError("away"), RuntimeError("broken"), None, OSError("away again")])
-    read: Callable[..., Any] = ledger._database.read
+    work: Callable[..., Any] = getattr(ledger._database, which)
 
-    async def shaky(work: Any) -> Any:
+    async def shaky(what: Any) -> Any:
         error = failing.popleft() if failing else None
         if error is not None:
             raise error
-        return await read(work)
+        return await work(what)
 
     await ask(house, "pure", {}, receiver.url)
-    monkeypatch.setattr(ledger._database, "read", shaky)
-    deliveries.start()
-    await receiver.count(3)
+    monkeypatch.setattr(ledger._database, which, shaky)
+    deliveries.start(lease=0.5)
+    await receiver.place(2)
     await ended(ledger, "taken")
     assert not failing
+    assert receiver.places in ([0, 1, 2], [0, 1, 2, 0, 1, 2], [0, 1, 2, 2], [0, 1, 2, 1, 2])
+
+
+async def test_more_than_is_kept_in_memory_comes_in_order(
+    house: House,
+    ledger: Ledger,
+    deliveries: Deliveries,
+    receiver: Receiver,
+    effects: Effects,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(push_delivery, "AHEAD", 1)
+    effects.gate.set()
+    await ask(house, "once", {"do": "report"}, receiver.url)
+    deliveries.start()
+    await ended(ledger, "taken")
+    assert receiver.places == [0, 1, 2, 3, 4, 5]
 
 
 async def test_a_task_whose_worker_is_gone_is_ended(

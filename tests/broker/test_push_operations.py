@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import pytest
 from a2a.types import a2a_pb2 as pb
+from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.json_format import ParseDict
 
 import bus
@@ -15,6 +16,7 @@ from broker.pipeline import Pipeline, task_id
 from broker.sessions import Credential, mint
 from broker.worktrees import Worktrees
 from bus.destination import Policy
+from bus.sdk import AmqpTransport
 from tests.bus.test_destination import PUBLIC, Names
 
 from .conftest import Effects
@@ -219,6 +221,25 @@ async def test_an_agent_that_sends_none_says_so(pipeline: Pipeline, ledger: Ledg
 
 async def test_the_card_says_so(house: House) -> None:
     assert (await house.ask("GetExtendedAgentCard", {}))["capabilities"]["pushNotifications"] is True
+
+
+async def test_a_client_of_the_sdk(house: House) -> None:
+    broker = bus.MemoryBroker()
+    transport = AmqpTransport(broker, "house", authorize=house.credential.authorize)
+    async with await bus.serve(broker, "house", house.agent):
+        await house.send("once", {})
+        said = ParseDict({"taskId": TASK, "url": URL, "id": "c1", **SECRETS}, pb.TaskPushNotificationConfig())
+        made = await transport.create_task_push_notification_config(said)
+        assert (made.id, made.url, made.token, made.authentication.credentials) == ("c1", URL, "", "")
+        wanted = pb.GetTaskPushNotificationConfigRequest(task_id=TASK, id="c1")
+        assert await transport.get_task_push_notification_config(wanted) == made
+        everything = pb.ListTaskPushNotificationConfigsRequest(task_id=TASK)
+        assert list((await transport.list_task_push_notification_configs(everything)).configs) == [made]
+        gone = pb.DeleteTaskPushNotificationConfigRequest(task_id=TASK, id="c1")
+        await transport.delete_task_push_notification_config(gone)
+        with pytest.raises(TaskNotFoundError):
+            await transport.get_task_push_notification_config(wanted)
+    await transport.close()
 
 
 async def test_the_message_in_the_documentation(house: House) -> None:
