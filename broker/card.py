@@ -172,4 +172,5 @@ def _declared(skill: Skill) -> dict[str, Any]:
         "risk": contract.risk.model_dump(),
         "deadlineSeconds": contract.deadline,
         "tier": skill.tier,
+        **({"raiseTier": skill.raise_tier} if skill.raise_tier else {}),
     }

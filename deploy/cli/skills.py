@@ -133,6 +133,7 @@ def _describe(skill: Mapping[str, Any]) -> None:
     left = _budget(skill)
     screen.say(f"  effect     {_effects(skill)}" + ("" if left in "-?" else f", {left} left"))
     screen.say(f"  arguments  {screen.legible(_arguments(skill))}")
+    screen.say(f"  tier       {screen.legible(_tier(skill))}")
     screen.say()
 
 
@@ -142,13 +143,19 @@ def _arguments(skill: Mapping[str, Any]) -> str:
     return ", ".join(name if name in required else f"[{name}]" for name in schema.get("properties", {})) or "none"
 
 
+def _tier(skill: Mapping[str, Any]) -> str:
+    """The tier, and how the worker's operator raises it."""
+    raising = skill.get("raiseTier")
+    return f"{skill.get('tier', '?')}" + (f"; to raise it, {raising}" if raising else "")
+
+
 def _show(skill: Mapping[str, Any]) -> None:
     import json
 
     _describe(skill)
     risk = skill.get("risk", {})
     screen.say("  risk       " + ", ".join(f"{name} {json.dumps(value)}" for name, value in risk.items()))
-    screen.say(f"  tier       {skill.get('tier', '?')}, at most {skill.get('deadlineSeconds', '?')} s")
+    screen.say(f"  deadline   at most {skill.get('deadlineSeconds', '?')} s")
     for example in skill.get("examples", ()):
         screen.say(f"  example    {screen.legible(str(example))}")
     for which in ("input", "output"):

@@ -51,6 +51,25 @@ def test_verbose_describes(skillbus: Skillbus, session: Path) -> None:
     assert "  arguments  path, old_text, new_text\n" in out
     assert "  effect     Workspace.Read=worktree, 5 left\n" in out
     assert "  arguments  [expr], [query]\n" in out
+    assert "  tier       live\n" in out
+
+
+def test_verbose_tells_each_tier_and_how_to_raise_it(
+    skillbus: Skillbus, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grants = ("Web.Search=web:1", "Knowledge.Search=kb:1", "Mail.Send=mail:1", "Workspace.Read=worktree:1")
+    options = [option for grant in grants for option in ("--grant", grant)]
+    monkeypatch.setenv("SKILLBUS_SESSION", skillbus("session", "new", "ep3", *options).out.strip())
+    monkeypatch.setenv("SKILLBUS_MAIL_BACKEND", "fake")
+    out = skillbus("skills", "--verbose").out
+    assert "  tier       stub; to raise it, set TAVILY_API_KEY, or SKILLBUS_SEARCH_BACKEND=searxng" in out
+    assert "  tier       stub; to raise it, build an index with `skillbus kb add DIR`" in out
+    assert "  tier       fake; to raise it, set SKILLBUS_MAIL_BACKEND=smtp, SKILLBUS_MAIL_HOST" in out
+    monkeypatch.setenv("TAVILY_API_KEY", "tvly-hush")
+    found = {skill["id"]: skill for skill in json.loads(skillbus("skills", "--json").out)}
+    assert (found["search"]["tier"], found["send_reply"]["tier"]) == ("live", "fake")
+    assert "raiseTier" not in found["search"]
+    assert "hush" not in str(found)
 
 
 def test_one_skill_is_shown_whole(skillbus: Skillbus, session: Path) -> None:
