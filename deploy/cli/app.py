@@ -12,12 +12,14 @@ import typer
 from typer.exceptions import TyperException
 
 from . import dead, log, screen, session, topology
+from .agents import agents
 from .call import call
 from .card import card
 from .config import config
 from .demo import demo
 from .doctor import doctor
 from .failure import Code, Failure, failure_of
+from .ping import ping
 from .skills import skills
 from .why import why
 from .worker import worker
@@ -39,6 +41,8 @@ app.add_typer(log.app, name="log")
 app.command("why")(why)
 app.add_typer(dead.app, name="dead")
 app.add_typer(topology.app, name="topology")
+app.command("agents")(agents)
+app.command("ping")(ping)
 app.command("doctor")(doctor)
 app.command("config")(config)
 

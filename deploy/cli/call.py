@@ -1,5 +1,7 @@
 """`skillbus call`: one call of one skill."""
 
+import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -27,7 +29,11 @@ from .work import perform
 
 if TYPE_CHECKING:
     from broker.sessions import Credential
+    from bus import Client
     from deploy.settings import Settings
+
+LOOK = 1.0
+"""Seconds between two looks at whether anybody serves the agent."""
 
 
 def call(
@@ -127,9 +133,22 @@ async def _call(
 
     async with reach(settings, credential) as client:
         try:
-            with screen.busy(f"waiting for {settings.agent}"):
-                headers = {ROOT_TASK: root_task} if root_task else {}
-                return await client.send(settings.agent, message, headers=headers, timeout=timeout)
+            with screen.busy(f"waiting for {settings.agent}") as tell:
+                telling = asyncio.create_task(_tell(client, settings.agent, tell)) if tell is not None else None
+                try:
+                    headers = {ROOT_TASK: root_task} if root_task else {}
+                    return await client.send(settings.agent, message, headers=headers, timeout=timeout)
+                finally:
+                    if telling is not None:
+                        telling.cancel()
         except BusError as error:
             told = failure_of(error)
             raise Failure(f"{told} (--message-id {message['messageId']})") from error
+
+
+async def _tell(client: "Client", agent: str, tell: Callable[[str], None]) -> None:
+    """Show whether there is anybody to wait for."""
+    while True:
+        await asyncio.sleep(LOOK)
+        nobody = await client.servers(agent) == 0
+        tell(f"waiting: nobody serves {agent} at the moment" if nobody else f"waiting for {agent}")

@@ -4,7 +4,7 @@ import json
 import os
 import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -86,15 +86,16 @@ def say_table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 @contextmanager
-def busy(what: str) -> Iterator[None]:
-    """Show at a terminal that something long goes on."""
+def busy(what: str) -> Iterator[Callable[[str], None] | None]:
+    """Show at a terminal that something long goes on. What is yielded shows something else; None: nobody looks."""
     if not sys.stderr.isatty():
-        yield
+        yield None
         return
     from rich.console import Console
+    from rich.markup import escape
 
-    with Console(stderr=True).status(f"{what} …"):
-        yield
+    with Console(stderr=True).status(f"{escape(what)} …") as status:
+        yield lambda now: status.update(f"{escape(now)} …")
 
 
 def is_watched() -> bool:

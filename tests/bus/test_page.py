@@ -1,4 +1,4 @@
-"""The examples of docs/bus.md, run as they stand there."""
+"""The examples of docs/bus.md and docs/operations.md, run as they stand there."""
 
 import re
 import subprocess
@@ -14,11 +14,13 @@ from bus.limits import Limits
 
 ROOT = Path(bus.__file__).parents[1]
 PAGE = (ROOT / "docs" / "bus.md").read_text()
-EXAMPLES = re.findall(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", PAGE, re.DOTALL)
+EXAMPLE = re.compile(r"```python\n(.*?)```\n\n((?:    [^\n]*\n)+)", re.DOTALL)
+EXAMPLES = EXAMPLE.findall(PAGE) + EXAMPLE.findall((ROOT / "docs" / "operations.md").read_text())
 
 
 def test_every_example_says_what_it_prints() -> None:
-    assert len(EXAMPLES) == PAGE.count("```python") >= 5
+    assert len(EXAMPLE.findall(PAGE)) == PAGE.count("```python") >= 5
+    assert len(EXAMPLES) == len(EXAMPLE.findall(PAGE)) + 1
 
 
 @pytest.mark.parametrize("number", range(len(EXAMPLES)))
@@ -34,6 +36,7 @@ def test_an_example_prints_what_the_page_says(number: int) -> None:
 def test_the_limits_are_what_the_page_says() -> None:
     limits = Limits()
     assert (limits.body, limits.depth, limits.headers, limits.horizon) == (1024 * 1024, 64, 16 * 1024, 24 * 3600)
+    assert limits.parts == 1000
     assert (server.SLOTS, events.WINDOW, leg.BUFFER, stream.IDLE, server.KEEPALIVE) == (64, 32, 4096, 30.0, 10.0)
     assert reply.KEEPALIVE_BOUNDS == (1.0, 60.0)
 

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import pty
 import subprocess
@@ -5,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import bus
 from deploy.cli import screen
 from tests.deploy.conftest import LIMIT, Home
 
@@ -49,6 +51,21 @@ def test_a_terminal_gets_long_fields_shortened_and_no_commands(home: Home, sessi
 def test_something_long_is_shown_at_a_terminal(home: Home, session: Path) -> None:
     assert "verifying 1 episode(s)" in at_terminal(home, "log", "verify")
     assert home.run("log", "verify").err == ""
+
+
+def test_a_call_that_nobody_takes_says_so(home: Home, session: Path, rabbitmq_url: str, unique_prefix: str) -> None:
+    async def serve_and_leave() -> None:
+        await (await bus.serve(rabbitmq_url, "gone", lambda *_: asyncio.sleep(0), prefix=unique_prefix)).stop()
+
+    asyncio.run(serve_and_leave())
+    options = ("--amqp-url", rabbitmq_url, "--prefix", unique_prefix, "--agent", "gone")
+    try:
+        said = at_terminal(home, "call", "calc", "--arg", "expr=1", "--timeout", "2s", *options)
+    finally:
+        asyncio.run(bus.remove(rabbitmq_url, "gone", prefix=unique_prefix, shared=True))
+    assert "waiting for gone …" in said
+    assert "waiting: nobody serves gone at the moment …" in said
+    assert "DEADLINE_EXCEEDED: no answer came before the deadline: nobody serves the agent. Start a worker" in said
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,144 @@
+"""`skillbus agents` and `skillbus ping`, with workers on a real broker."""
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+import bus
+from bus import State, topology
+from bus.driver import Outgoing, Properties
+from bus.presence import Presence
+from bus.target import driver_for
+from bus.vitals import Heartbeat, Info, Stats
+from tests.deploy.conftest import Ended, Home
+
+Skillbus = Callable[..., Ended]
+Run = Callable[..., Any]
+DOING = {
+    ("tools", "w1-0123abcd"): Stats(slots=64, running=3),
+    ("tools", "w10-0123abcd"): Stats(slots=64, state=State.PAUSED),
+    ("other", "x"): Stats(state=State.BLOCKED),
+}
+
+
+@pytest.fixture
+async def workers(rabbitmq_url: str, unique_prefix: str) -> AsyncIterator[AsyncExitStack]:
+    """Three workers of two agents, or what says that they are."""
+    async with AsyncExitStack() as stack:
+        for (agent, instance), doing in DOING.items():
+            about = Info(version="1.2", skills=9, interval_seconds=0.2)
+            await stack.enter_async_context(
+                Presence(
+                    rabbitmq_url,
+                    agent,
+                    instance=instance,
+                    look=lambda doing=doing: doing,  # type: ignore[misc]
+                    about=about,
+                    prefix=unique_prefix,
+                )
+            )
+        yield stack
+    connection = await driver_for(rabbitmq_url).connect("tidy")
+    names = bus.Names(unique_prefix)
+    await connection.delete(topology.control(names), topology.cards(names))
+    await connection.close()
+
+
+@pytest.fixture
+def run(skillbus: Skillbus, monkeypatch: pytest.MonkeyPatch, home: Home, rabbitmq_url: str, unique_prefix: str) -> Run:
+    """The command beside the test's own loop."""
+    for name, value in (("SKILLBUS_AMQP_URL", rabbitmq_url), ("SKILLBUS_PREFIX", unique_prefix)):
+        monkeypatch.setenv(name, value)
+        home.environment[name] = value
+
+    async def call(*arguments: str) -> Ended:
+        return await asyncio.to_thread(skillbus, *arguments)
+
+    return call
+
+
+async def test_agents_are_listed_with_their_workers(workers: AsyncExitStack, run: Run) -> None:
+    ended = await run("agents")
+    assert (ended.code, ended.err) == (0, "3 worker(s) of 2 agent(s)\n")
+    rows = [line.split() for line in ended.out.splitlines()]
+    assert rows[0] == ["AGENT", "INSTANCE", "STATE", "RUNNING", "SKILLS", "UP", "VERSION"]
+    assert [row[:5] for row in rows[1:]] == [
+        ["other", "x", "blocked", "0/0", "9"],
+        ["tools", "w1-0123abcd", "connected", "3/64", "9"],
+        ["tools", "w10-0123abcd", "paused", "0/64", "9"],
+    ]
+    (one,) = json.loads((await run("agents", "other", "--json")).out)
+    assert (one["agent"], one["version"], one["intervalSeconds"], one["deadLettered"]) == ("other", "1.2", 0.2, 0)
+    assert one["uptimeSeconds"] > 0
+
+
+@pytest.mark.parametrize(
+    ("who", "code", "said"),
+    [
+        ("tools", 0, r"✓ tools/w1-0123abcd  connected, 3 of 64 slots in use, \d+ ms\n✗ tools/w10-0123abcd  paused"),
+        ("tools/w1", 0, "✓ tools/w1-0123abcd  connected"),
+        ("tools/w1-0123abcd", 0, "✓ tools/w1-0123abcd  connected"),
+        ("tools/w10", 1, r"error: 1 worker\(s\) of tools answer, and none takes calls: paused\n"),
+        ("other", 1, r"error: 1 worker\(s\) of other answer, and none takes calls: blocked\n"),
+        ("tools/w", 1, "error: no worker w of the agent tools answers\n"),
+        ("nobody", 1, "error: no worker of nobody answers\n"),
+        ("NO NAME", 1, "error: INVALID_PARAMS: an agent's name"),
+    ],
+)
+async def test_ping_is_a_probe(workers: AsyncExitStack, run: Run, who: str, code: int, said: str) -> None:
+    ended = await run("ping", who)
+    assert ended.code == code, ended.err
+    assert re.search(said, ended.out + ended.err)
+    quiet = await run("ping", who, "--quiet")
+    assert (quiet.code, quiet.out) == (code, "")
+
+
+async def test_a_broker_without_workers(run: Run) -> None:
+    assert await run("ping") == Ended(1, "", "error: no worker of skillbus answers\n")
+    ended = await run("agents", "--json")
+    assert (ended.code, json.loads(ended.out)) == (0, [])
+
+
+def test_without_a_broker_there_is_nobody_to_ask(skillbus: Skillbus) -> None:
+    for command in (["agents"], ["agents", "--watch"], ["ping"]):
+        ended = skillbus(*command)
+        assert (ended.code, ended.out) == (1, "")
+        assert ended.err.startswith("error: no broker: name it with --amqp-url")
+    assert skillbus("ping", "--wait", "soon").code == 1
+
+
+async def test_heartbeats_are_shown_until_an_interrupt(
+    workers: AsyncExitStack, run: Run, home: Home, rabbitmq_url: str, unique_prefix: str
+) -> None:
+    connection = await driver_for(rabbitmq_url).connect("raw")
+    with home.start("agents", "--watch", "--json") as process:
+        out = process.stdout
+        assert out is not None
+
+        async def until(what: Callable[[Any], bool]) -> Any:
+            while True:
+                line = await asyncio.wait_for(asyncio.to_thread(out.readline), 30)
+                assert line, process.communicate()
+                said = json.loads(line)
+                if what(said):
+                    return said
+
+        seen = await until(lambda said: said["instance"] == "w1-0123abcd")
+        assert (seen["state"], seen["running"], seen["slots"], seen["version"]) == ("connected", 3, 64, "1.2")
+        assert seen["silent"] is False
+        # One that says it once and never again.
+        body = Heartbeat("lost", "l1", State.CONNECTED, 0.1).encode()
+        await connection.publish(Outgoing(bus.Names(unique_prefix).cards, "", body, Properties(type="heartbeat")))
+        assert (await until(lambda said: said["silent"]))["agent"] == "lost"
+        await workers.aclose()
+        await until(lambda said: said["leaving"])
+        process.send_signal(signal.SIGINT)
+        await asyncio.to_thread(process.wait, 30)
+        assert process.returncode == 130
+    await connection.close()
