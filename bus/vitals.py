@@ -98,11 +98,13 @@ class Info(Vitals):
 class Stats(Vitals):
     """The answer to `stats`: the state, and the counts of `bus.ServerStats` since the server was made.
 
-    `calls` are those that the agent has in hand, whether or not somebody still waits for them.
+    `paused` is why the server takes no calls, when it was told so. `calls` are those that the agent has in hand,
+    whether or not somebody still waits for them.
     """
 
     KIND = "stats"
     state: State = State.CONNECTED
+    paused: str | None = None
     slots: int = 0
     running: int = 0
     calls: int | None = None
@@ -123,10 +125,10 @@ class Stats(Vitals):
     losses: int = 0
 
     @classmethod
-    def of(cls, counts: ServerStats, *, state: State, slots: int) -> Self:
+    def of(cls, counts: ServerStats, *, state: State, slots: int, paused: str | None = None) -> Self:
         """What a server counts, with the state that it is in."""
         known = {field.name for field in fields(cls)}
-        return cls(state=state, slots=slots, **{n: v for n, v in asdict(counts).items() if n in known})
+        return cls(state=state, paused=paused, slots=slots, **{n: v for n, v in asdict(counts).items() if n in known})
 
 
 @dataclass(frozen=True, slots=True)

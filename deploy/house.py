@@ -10,6 +10,7 @@ import bus
 from broker.agent import SkillAgent
 from broker.ledger import Ledger
 from broker.pipeline import Pipeline
+from broker.reaper import Reaper
 from broker.signing import SigningKey, SigningKeyError
 from broker.worktrees import Worktrees
 from bus.destination import Policy
@@ -84,7 +85,7 @@ class House:
     ) -> bus.Server:
         """Take the agent's calls from `target`. Raises Refused, ConnectionLost, InvalidParams."""
         settings = self.settings
-        return await bus.serve(
+        server = await bus.serve(
             target,
             settings.agent,
             self.agent,
@@ -95,6 +96,20 @@ class House:
             declare=declare,
             patience=patience,
         )
+        self.pipeline.answering.answer = server.answer
+        return server
+
+    async def hold(self, server: bus.Server) -> None:
+        """Let a server take no calls while the ledger is away; until cancelled."""
+        watch = self.ledger.watch
+        while True:
+            await server.pause(f"the ledger can't be reached: {await watch.gone()}")
+            await watch.back()
+            await server.resume()
+
+    async def reap(self) -> None:
+        """End what workers that are gone have left, until cancelled."""
+        await Reaper(self.pipeline, lease=self.settings.lease_seconds).run()
 
     async def listen(self, target: bus.Target, *, declare: bool = True, stats: Callable[[], Stats]) -> None:
         """Learn of cancels at once, answer who asks for this worker, and beat. Raises Refused, ConnectionLost."""
@@ -135,7 +150,7 @@ async def open_ledger(settings: Settings) -> Ledger:
             raise SettingsError([f"ledger: {settings.ledger_name} is not a regular file"])
     finally:
         os.close(descriptor)
-    return await Ledger.open(settings.ledger)
+    return await Ledger.open(settings.ledger, busy=settings.ledger_wait_seconds)
 
 
 def open_signing_key(settings: Settings) -> SigningKey:

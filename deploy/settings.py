@@ -31,10 +31,12 @@ FILE = "skillbus.toml"
 PREFIX = "SKILLBUS_"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 PACK = re.compile(r"[\w.]+:[\w.]+")
-# Variables with our prefix that are no settings: a credential, the way to the file, the tests' broker, the file
+# Variables with our prefix that are no settings: a credential, the way to the file, the tests' broker, the host
 # tools' own; and what Kubernetes puts into every container beside a service that is called skillbus.
 NO_SETTING = re.compile(
     r"SKILLBUS_(SESSION|CONFIG|TEST_AMQP_URL|FS_(BACKEND|ROOT|WRITE)"
+    r"|SEARCH_(BACKEND|URL|API_KEY(_FILE)?)|KB_(BACKEND|FILE)|ALLOWED_PLUGINS"
+    r"|MAIL_(BACKEND|HOST|PORT|SECURITY|CA_FILE|USERNAME|PASSWORD(_FILE)?|SENDER|SUBJECT|DEFAULT_TO)"
     r"|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+(_(PROTO|PORT|ADDR))?)?))"
 )
 # What the AMQP library reads from the URL's query as a number, and the largest that there is a use for.
@@ -138,6 +140,9 @@ class Settings(BaseSettings):
     lease_seconds: Seconds = Field(
         default=15.0, ge=0.5, description="how long a call that a dead worker had stays its own"
     )
+    ledger_wait_seconds: Seconds = Field(
+        default=10.0, ge=0.1, le=300, description="how long a locked ledger is waited for before calls are held"
+    )
     grace_seconds: Seconds = Field(
         default=30.0, ge=0, description="how long running calls may take to end when a worker stops"
     )
@@ -221,7 +226,9 @@ class Settings(BaseSettings):
     @classmethod
     def _check_management_url(cls, value: Any) -> Any:
         if isinstance(value, str) and value and not is_http_url(value):
-            raise ValueError("must be http:// or https://, with a host and what a user or password holds of :/?#@ as %XX")
+            raise ValueError(
+                "must be http:// or https://, with a host and what a user or password holds of :/?#@ as %XX"
+            )
         return value or None
 
     @field_validator("public_url", mode="before")

@@ -5,6 +5,7 @@ import logging
 import signal
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TypeVar
 
 import bus
@@ -16,6 +17,7 @@ from bus.target import driver_for
 from bus.vitals import Stats
 
 from .house import House
+from .readiness import Readiness
 from .settings import Settings
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -34,9 +36,15 @@ class Worker:
     then the ledger. The second stops it at once: what is running then is left to its redelivery.
     """
 
-    def __init__(self, settings: Settings, target: bus.Target, *, declare: bool | None = None) -> None:
-        """`declare` makes what the worker needs on the broker, or only looks for it; None is what the settings say."""
+    def __init__(
+        self, settings: Settings, target: bus.Target, *, declare: bool | None = None, ready_file: Path | None = None
+    ) -> None:
+        """`declare` makes what the worker needs on the broker, or only looks for it; None is what the settings say.
+
+        `ready_file` is there while calls are taken; see `deploy.readiness`.
+        """
         self._settings = settings
+        self._ready_file = ready_file
         self._declare = settings.declare if declare is None else declare
         self._target = target
         self._stop = asyncio.Event()
@@ -81,8 +89,10 @@ class Worker:
         house = await House.open(self._settings, broker=target if isinstance(target, str) else None)
         try:
             await self._stand()
-            self._server = await house.serve(self._target, declare=self._declare)
-            self._beside = [asyncio.create_task(self._listen(house)), asyncio.create_task(self._notify(house))]
+            server = self._server = await house.serve(self._target, declare=self._declare)
+            readiness = Readiness(lambda: server.state, lambda: server.paused, file=self._ready_file)
+            beside = (self._listen(house), self._notify(house), house.hold(server), house.reap(), readiness.run())
+            self._beside = [asyncio.create_task(each) for each in beside]
             if self._settings.dead_letters:
                 self._beside.append(asyncio.create_task(self._read_dead_letters()))
         except BaseException:
@@ -111,7 +121,7 @@ class Worker:
         def stats() -> Stats:
             if server is None:
                 return Stats(state=bus.State.CLOSED)
-            return Stats.of(server.stats(), state=server.state, slots=self._settings.slots)
+            return Stats.of(server.stats(), state=server.state, slots=self._settings.slots, paused=server.paused)
 
         try:
             await house.listen(self._target, declare=self._declare, stats=stats)

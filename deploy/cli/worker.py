@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,6 +55,10 @@ def worker(
         int | None,
         typer.Option("--ready-fd", metavar="N", help="Write `ready` to this file descriptor when calls are taken."),
     ] = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option("--ready-file", metavar="PATH", help="A file that is there while calls are taken, and touched."),
+    ] = None,
     pack: Packs = None,
     state_dir: StateDir = None,
     ledger: LedgerPath = None,
@@ -84,14 +89,14 @@ def worker(
             grace_seconds=grace, packs=pack, state_dir=state_dir, ledger=ledger, workspaces=workspaces,
             log_format=log_format, log_level=log_level,
         )  # fmt: skip
-        _check(settings, private_rabbitmq=private_rabbitmq, ready_fd=ready_fd)
+        _check(settings, private_rabbitmq=private_rabbitmq, ready_fd=ready_fd, ready_file=ready_file)
         warn_of_state_dir(settings)
-        _serve(settings, private_rabbitmq=private_rabbitmq, ready_fd=ready_fd)
+        _serve(settings, private_rabbitmq=private_rabbitmq, ready_fd=ready_fd, ready_file=ready_file)
     except Failure as failure:
         raise Failure(f"the worker can't start: {failure}", code=Code.NO_START) from failure
 
 
-def _check(settings: "Settings", *, private_rabbitmq: bool, ready_fd: int | None) -> None:
+def _check(settings: "Settings", *, private_rabbitmq: bool, ready_fd: int | None, ready_file: Path | None) -> None:
     if private_rabbitmq == (settings.amqp_url is not None):
         raise Failure(
             "there is a broker's URL already: leave out --private-rabbitmq, or the URL (--amqp-url, SKILLBUS_AMQP_URL)"
@@ -103,9 +108,16 @@ def _check(settings: "Settings", *, private_rabbitmq: bool, ready_fd: int | None
             os.fstat(ready_fd)
         except (OSError, OverflowError):
             raise Failure(f"--ready-fd {ready_fd} is not open") from None
+    if ready_file is not None:
+        try:
+            ready_file.unlink(missing_ok=True)  # one that was killed has left it
+            ready_file.touch()
+            ready_file.unlink()
+        except OSError as error:
+            raise Failure(f"--ready-file {ready_file} can't be made: {error.strerror}") from None
 
 
-def _serve(settings: "Settings", *, private_rabbitmq: bool, ready_fd: int | None) -> None:
+def _serve(settings: "Settings", *, private_rabbitmq: bool, ready_fd: int | None, ready_file: Path | None) -> None:
     from deploy import logs
     from deploy.rabbitmq import NodeError, PrivateNode
     from deploy.worker import Worker
@@ -124,7 +136,7 @@ def _serve(settings: "Settings", *, private_rabbitmq: bool, ready_fd: int | None
             url = settings.amqp_url.get_secret_value()
 
         async def run() -> None:
-            worker = Worker(settings, url, declare=private_rabbitmq or settings.declare)
+            worker = Worker(settings, url, declare=private_rabbitmq or settings.declare, ready_file=ready_file)
             if not await worker.run(lambda house: _ready(house, ready_fd)):
                 # A handler that does not let itself be cancelled may sit in a thread, which would be waited for.
                 resources.close()
