@@ -9,7 +9,9 @@ import ipaddress
 import re
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from typing import Any
 
 MAX_URL = 2048
 RESOLVE = 5.0
@@ -17,6 +19,9 @@ RESOLVE = 5.0
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """Gives the addresses of a name, for a port. Raises OSError."""
+
+# Threads of their own: names that resolve slowly, which anybody can choose, must not hold up what else needs a thread.
+_RESOLVERS = ThreadPoolExecutor(8, thread_name_prefix="resolver")
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -144,8 +149,12 @@ def _is_address(host: str) -> bool:
 
 async def resolve(name: str, port: int) -> Sequence[str]:
     """The addresses that this host's resolver gives for a name."""
-    found = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_RESOLVERS, _look_up, name, port)
     return list(dict.fromkeys(str(each[4][0]) for each in found))
+
+
+def _look_up(name: str, port: int) -> list[tuple[Any, ...]]:
+    return list(socket.getaddrinfo(name, port, type=socket.SOCK_STREAM))
 
 
 class Policy:

@@ -3,7 +3,7 @@ import ipaddress
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bus.destination import MAX_URL, DestinationRefused, Policy, Unresolved, allowed, is_public, parse
@@ -100,6 +100,7 @@ def test_what_is_public(address: str) -> None:
     assert is_public(f"::ffff:{address}") or ":" in address
 
 
+@settings(deadline=None)
 @given(st.ip_addresses(v=4))
 def test_an_ipv4_address_is_judged_the_same_in_each_dress(address: ipaddress.IPv4Address) -> None:
     packed = f"{int(address) >> 16:x}:{int(address) & 0xFFFF:x}"
@@ -110,6 +111,7 @@ def test_an_ipv4_address_is_judged_the_same_in_each_dress(address: ipaddress.IPv
     assert not public or (address.is_global and not address.is_multicast)
 
 
+@settings(deadline=None)
 @given(st.ip_addresses(v=6))
 def test_no_special_ipv6_address_is_public(address: ipaddress.IPv6Address) -> None:
     special = (
