@@ -240,7 +240,7 @@ class Link:
         if blocked:
             _log.warning("%s: the broker takes no messages now: a memory or disk alarm", self._name)
         else:
-            _log.info("%s: the broker takes messages again", self._name)
+            _log.warning("%s: the broker takes messages again", self._name)
 
     def _leave(self) -> None:
         connection, self._connection = self._connection, None
