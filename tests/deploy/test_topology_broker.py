@@ -19,6 +19,7 @@ from bus.control import ask
 from bus.driver import Binding, Connection, Exchange, Outgoing, Part, Properties, Queue
 from bus.target import driver_for
 from bus.vitals import Pong
+from bus.watch import watch
 from deploy.rabbitmq import PrivateNode
 from tests.conformance.stage import PATIENCE, soon
 from tests.conformance.test_calls import HELLO
@@ -328,7 +329,13 @@ def test_the_permissions_of_the_page_are_enough_and_no_more(
     skillbus: Skillbus, desk: Desk, home: Home, session: Path
 ) -> None:
     node, prefix = desk.node, desk.names.prefix
-    users = {"`skillbus topology apply`": "apply", "worker": "work", "caller": "call", "`skillbus dead`": "dead"}
+    users = {
+        "`skillbus topology apply`": "apply",
+        "worker": "work",
+        "caller": "call",
+        "`skillbus dead`": "dead",
+        "`skillbus agents --watch`": "watch",
+    }
     urls = {}
     for role, name in users.items():
         user = f"{name}-{prefix}"
@@ -347,8 +354,12 @@ def test_the_permissions_of_the_page_are_enough_and_no_more(
             assert called.code == 0, called
             asked = asyncio.run(ask(urls["call"], Pong, agent="tools", prefix=prefix))
             assert len(list(asked)) == 1
+            asyncio.run(_watch(urls["watch"], prefix))
             desk.publish(desk.names.queue("tools"))  # which names nobody to answer to
             until(lambda: desk.count(desk.names.parked) == 1, "the parked letter")
+            for name in ("work", "call"):
+                looked = skillbus("doctor", "--amqp-url", urls[name], "--management-url", "")
+                assert not re.search("^✗ (?!credential)", looked.out, re.MULTILINE), looked
             listed = skillbus("dead", "list", "--json", "--amqp-url", urls["dead"])
             assert len(json.loads(listed.out)) == 1, listed
             stopped = worker.stop()
@@ -361,6 +372,11 @@ def test_the_permissions_of_the_page_are_enough_and_no_more(
     finally:
         for name in users.values():
             node.ctl("delete_user", f"{name}-{prefix}")
+
+
+async def _watch(url: str, prefix: str) -> None:
+    async with await watch(url, prefix=prefix):
+        pass  # it listens
 
 
 async def _declare(url: str, part: Part) -> None:
