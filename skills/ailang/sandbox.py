@@ -26,6 +26,9 @@ RESERVE = 2.0
 PROCESSES = 8
 """Processes of one binary at a time."""
 
+REMEMBERED = 4_096
+"""Policies that need not be verified again."""
+
 
 class SandboxError(Exception):
     """The binary did not, or must not, do what was asked of it; the message is for the host's log.
@@ -143,6 +146,8 @@ class Sandbox:
         known = self._all._verified
         key = (self._context.episode, policy)
         if key not in known:
+            if len(known) >= REMEMBERED:
+                known.clear()
             known[key] = self._check(policy, path, await self.ask({"op": "summary"}, path))
         return known[key]
 
