@@ -42,7 +42,11 @@ class Database:
         self._path = Path(url.database) if url.database else None
         self._file: tuple[int, int] | None = None
         self._engine = create_engine(
-            url, pool_size=READERS + 1, max_overflow=0, connect_args={"check_same_thread": False, "timeout": busy}
+            url,
+            pool_size=READERS + 1,
+            max_overflow=0,
+            connect_args={"check_same_thread": False, "timeout": busy},
+            hide_parameters=True,  # an error's text goes into logs, and what a statement holds may be secret
         )
         event.listen(self._engine, "connect", _prepare)
         event.listen(self._engine, "begin", _begin)

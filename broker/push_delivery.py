@@ -155,7 +155,8 @@ class PushDelivery:
     def _left(self, key: Key, task: asyncio.Task[None]) -> None:
         del self._lanes[key]
         self._news.set()
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, LedgerUnavailable):
             log.error("push notifications of task %s stopped: %s", key[0], type(error).__name__, exc_info=error)
 
     async def _renew(self) -> None:

@@ -1,5 +1,7 @@
 import asyncio
 import re
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ import pytest
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import TaskNotFoundError
 from google.protobuf.json_format import ParseDict
+from sqlalchemy.exc import IntegrityError
 
 import bus
 from broker.grants import Grant
@@ -77,6 +80,16 @@ async def test_no_secret_is_handed_back_or_shown(
     assert (kept.token, kept.credentials) == ("hush-token", "hush-credentials")
     assert "hush" not in f"{created}{await listed(house)}{kept!r}{caplog.text}"
     assert "secret-path" not in f"{kept!r}{caplog.text}"
+
+
+async def test_no_error_of_the_database_holds_a_secret(house: House, ledger: Ledger, ledger_path: Path) -> None:
+    await house.send("once", {})
+    with closing(sqlite3.connect(ledger_path, isolation_level=None)) as connection:
+        connection.execute("CREATE TRIGGER no BEFORE INSERT ON push_configs BEGIN SELECT RAISE(ABORT, 'no'); END")
+    with pytest.raises(IntegrityError) as caught:
+        await create(house, taskId=TASK, **SECRETS)
+    assert "hush" not in str(caught.value)
+    assert "secret-path" not in str(caught.value)
 
 
 async def test_pages(house: House) -> None:
