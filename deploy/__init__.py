@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .house import House
     from .rabbitmq import NodeError, PrivateNode
     from .settings import Setting, Settings, SettingsError
+    from .topology_broker import TopologyBroker
     from .worker import Worker
 
 _MODULES = {
@@ -27,6 +28,8 @@ _MODULES = {
     "PrivateNode": "rabbitmq",
     "NodeError": "rabbitmq",
     "Child": "child",
+    # What has to stand on a broker, compared and made
+    "TopologyBroker": "topology_broker",
     # The main job, shown
     "show": "demo",
 }
@@ -39,6 +42,7 @@ __all__ = [
     "Setting",
     "Settings",
     "SettingsError",
+    "TopologyBroker",
     "Worker",
     "show",
 ]
