@@ -11,6 +11,7 @@ Knows nothing of skills, grants or tools. This module is the map: all that is pu
 from bus.capabilities import Capabilities
 from bus.client import Client, connect
 from bus.client_stats import ClientStats
+from bus.control import Answer, Answers, ask
 from bus.dead import DeadLetterReader, DeadLetterStats, read_dead_letters
 from bus.driver import Driver
 from bus.errors import (
@@ -49,6 +50,7 @@ from bus.errors import (
     VersionNotSupported,
     from_json,
 )
+from bus.heartbeats import Registry, Sighting, Watch, watch
 from bus.hop import Hop, Parent
 from bus.interface import Interface
 from bus.leg import StreamEvent
@@ -59,10 +61,12 @@ from bus.memory import MemoryBroker
 from bus.message import Agent, Authorize, Reply, Request, Unsigned
 from bus.names import BINDING, MEDIA_TYPE, OPERATIONS, VERSION, Names
 from bus.parked import Parked, parked_letters
+from bus.presence import Presence
 from bus.retry import Retry
 from bus.server import Server, remove, serve
 from bus.server_stats import ServerStats
 from bus.target import Target
+from bus.vitals import Heartbeat, Info, Pong, Stats
 
 __all__ = [  # noqa: RUF022 - in the order a reader needs them
     # Serving an agent
@@ -90,6 +94,19 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     "parked_letters",
     "Parked",
     "Letter",
+    # Who is there: what servers say of themselves, asked for or heard
+    "Presence",
+    "ask",
+    "Answer",
+    "Answers",
+    "Pong",
+    "Info",
+    "Stats",
+    "watch",
+    "Watch",
+    "Heartbeat",
+    "Registry",
+    "Sighting",
     # Where the broker is, and how much and how long
     "Target",
     "Driver",

@@ -93,7 +93,7 @@ async def _list(settings: "Settings", broker: str, agent: str | None, wait: floa
 
 async def _watch(settings: "Settings", broker: str, agent: str | None, *, as_json: bool) -> None:
     import bus
-    from bus.watch import watch
+    from bus.heartbeats import watch
 
     from .hearing import silent
 

@@ -8,9 +8,9 @@ import pytest
 from bus import State
 from bus.control import ask
 from bus.driver import Outgoing, Properties
+from bus.heartbeats import Registry, Watch, watch
 from bus.presence import Presence
 from bus.vitals import Heartbeat, Info, Pong, Stats
-from bus.watch import Registry, Watch, watch
 from tests.conformance.stage import PATIENCE, MemoryStage, Stage, soon, until
 from tests.conformance.test_calls import echo
 

@@ -19,7 +19,7 @@ from bus.control import ask
 from bus.driver import Binding, Connection, Exchange, Outgoing, Part, Properties, Queue
 from bus.target import driver_for
 from bus.vitals import Pong
-from bus.watch import watch
+from bus.heartbeats import watch
 from deploy.rabbitmq import PrivateNode
 from tests.conformance.stage import PATIENCE, soon
 from tests.conformance.test_calls import HELLO

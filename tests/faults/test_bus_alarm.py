@@ -9,9 +9,9 @@ import pytest
 import bus
 from bus import Reply, Request, State
 from bus.control import ask
+from bus.heartbeats import watch
 from bus.presence import Presence
 from bus.vitals import Info, Pong, Stats
-from bus.watch import watch
 from deploy.rabbitmq import PrivateNode
 from tests.conformance.stage import soon, until
 from tests.faults.test_bus_broker import HELLO, PATIENCE, RETRY, Counting

@@ -1,8 +1,8 @@
 """Who counts as alive, by the clock of who listens."""
 
 from bus import State
+from bus.heartbeats import MOST_SERVERS, Registry
 from bus.vitals import Heartbeat
-from bus.watch import MOST_SERVERS, Registry
 
 
 def beat(instance: str, interval: float = 10.0, **options: bool) -> Heartbeat:
