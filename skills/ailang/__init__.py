@@ -1,6 +1,7 @@
 """The eight AILANG tools, served natively, by a configured AILANG binary, or with a word on what is missing."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..catalog import PackContext
 from ..skill import Handler, Skill, Tier
@@ -36,7 +37,7 @@ def pack(context: PackContext) -> Iterable[Skill]:
 def _skills(
     on_files: Handler, tool: Handler, run: Handler, on_examples: Handler, tier: Tier, searching: Tier
 ) -> tuple[Skill, ...]:
-    return (
+    skills = (
         ailang_read(on_files),
         ailang_write(on_files),
         ailang_edit(on_files),
@@ -46,6 +47,14 @@ def _skills(
         examples_search(on_examples, searching),
         ailang_cli(on_examples, tier),
     )
+    return tuple(replace(skill, raise_tier=_raising(skill)) for skill in skills)
+
+
+def _raising(skill: Skill) -> str:
+    """What an operator does about a tool that only says what is missing."""
+    if skill.tier != "stub":
+        return ""
+    return stub.SET_CORPUS if skill.id == "examples-search" else stub.SET_BINARY
 
 
 __all__ = [

@@ -10,15 +10,17 @@ from .cli import EFFECT as CLI
 from .cli import OPS as CLI_OPS
 from .request import OPS, check_request, check_run
 
-NO_BINARY = (
-    "no ailang binary configured: set binary in the table [tools.ailang] of the configuration to the absolute path of "
-    "an ailang executable, and start the worker again"
+SET_BINARY = (
+    "set binary in the table [tools.ailang] of the configuration to the absolute path of an ailang executable, and "
+    "start the worker again"
 )
-NO_CORPUS = (
-    "no examples corpus configured: set examples in the table [tools.ailang] of the configuration to the folder of an "
-    "AILANG examples corpus (manifest.json plus runnable/; `ailang examples download` makes one at "
-    "~/.ailang/examples), and start the worker again"
+SET_CORPUS = (
+    "set examples in the table [tools.ailang] of the configuration to the folder of an AILANG examples corpus "
+    "(manifest.json plus runnable/; `ailang examples download` makes one at ~/.ailang/examples), and start the worker "
+    "again"
 )
+NO_BINARY = f"no ailang binary configured: {SET_BINARY}"
+NO_CORPUS = f"no examples corpus configured: {SET_CORPUS}"
 
 
 def refusal(text: str) -> Mapping[str, Any]:

@@ -39,6 +39,12 @@ def test_the_eight_tools_and_what_their_tiers_claim(tmp_path: Path) -> None:
     assert tiers({"binary": binary}) == dict.fromkeys(IDS, "live") | {"examples-search": "stub"}
 
 
+def test_a_stub_tells_the_operator_how_to_raise_it() -> None:
+    for skill in BARE.values():
+        wanted = stub.SET_CORPUS if skill.id == "examples-search" else stub.SET_BINARY
+        assert skill.raise_tier == (wanted if skill.tier == "stub" else "")
+
+
 def test_six_effects_for_eight_tools_and_two_more_for_runs() -> None:
     effects = {skill_id: [effect.name for effect in skill.contract.effects] for skill_id, skill in BARE.items()}
     assert effects == {
