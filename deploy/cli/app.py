@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from . import dead, log, screen, session, topology
+from . import dead, kb, log, screen, session, topology
 from .agents import agents
 from .call import call
 from .card import card
@@ -39,6 +39,7 @@ app.command("card")(card)
 app.command("call")(call)
 app.add_typer(log.app, name="log")
 app.command("why")(why)
+app.add_typer(kb.app, name="kb")
 app.add_typer(dead.app, name="dead")
 app.add_typer(topology.app, name="topology")
 app.command("agents")(agents)

@@ -16,9 +16,10 @@ VERBS = [
     (), ("demo",), ("worker",), ("session",), ("session", "new"), ("session", "list"), ("session", "revoke"),
     ("skills",), ("card",), ("call",), ("agents",), ("ping",), ("log",), ("log", "tail"), ("log", "verify"), ("why",), ("config",), ("doctor",),
     ("dead",), ("dead", "list"), ("dead", "show"), ("dead", "requeue"), ("dead", "drop"),
+    ("kb",), ("kb", "add"), ("kb", "list"), ("kb", "remove"), ("kb", "search"),
     ("topology",), ("topology", "plan"), ("topology", "apply"), ("topology", "check"),
 ]  # fmt: skip
-GROUPS = (("session",), ("log",), ("dead",), ("topology",))
+GROUPS = (("session",), ("log",), ("dead",), ("kb",), ("topology",))
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)

@@ -1,4 +1,6 @@
+import re
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -6,7 +8,7 @@ import pytest
 
 from skills import Catalog, PackContext, Problem
 from skills.host import BackendError, Outgoing, bind, pack, resolve, search, search_kb, send_reply
-from skills.host.bindings import is_allowed
+from skills.host.bindings import BUILTIN, is_allowed
 from skills.host.settings import Setting
 from tests.skills.host.asking import ask
 from tests.vectors import parametrize
@@ -255,3 +257,46 @@ async def test_the_fakes_are_deterministic() -> None:
     assert isinstance(binding.backend.outbox["one"], Outgoing)
     assert search_kb(bind("kb", context())).tier == "stub"
     assert issubclass(BackendError, Exception)
+
+
+# the page
+
+PAGE = (Path(__file__).parents[3] / "docs" / "host-tools.md").read_text()
+
+
+def test_the_table_of_the_page_is_taken_as_it_stands(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    config = tomllib.loads(text)
+    tools = config["tools"]
+    tools["mail"]["password_file"] = str(tmp_path / "mail")
+    (tmp_path / "mail").write_text("hush")
+    tiers = {skill.id: skill.tier for skill in pack(PackContext(tools))}
+    assert set(tiers.values()) == {"live"}
+    assert caplog.records == []
+
+
+async def test_the_backend_of_the_page_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (source,) = re.findall(r"<!-- a backend -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+    info = tmp_path / "page-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: page\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[skillbus.backends]\nkb.tickets = page_of_tests:tickets\n")
+    (tmp_path / "page_of_tests.py").write_text(source)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert bind("kb", context({"kb": {"backend": "tickets"}})).tier == "stub"
+    skill = search_kb(bind("kb", context({"kb": {"backend": "tickets", "url": "https://t.example"}})))
+    assert (await ask(skill, {"query": "login"}))["facts"] == ["https://t.example/1: login"]
+    busy = await ask(skill, {"query": "busy"})
+    assert (busy["error"], busy["retryable"], busy["retry_after"]) == (
+        "kb lookup failed: the ticket system is busy", True, 5,
+    )  # fmt: skip
+
+
+def test_the_page_tells_of_every_setting() -> None:
+    options = {option for builtins in BUILTIN.values() for builtin in builtins.values() for option in builtin.options}
+    assert [option for option in sorted(options) if f"`{option}`" not in PAGE] == []
+    for kind, builtins in BUILTIN.items():
+        assert f"SKILLBUS_{kind.upper()}_BACKEND" in PAGE
+        assert [name for name in builtins if f"`{name}`" not in PAGE] == []
