@@ -40,7 +40,6 @@ ATTEMPTS = 16
 BACKOFF = Backoff(first=1.0, most=3600.0)
 """Pauses after failures, in seconds: with `ATTEMPTS` some five hours until a receiver is given up."""
 
-_LOOK_EVERY = 1.0
 _FORGET_EVERY = 3600.0
 
 log = logging.getLogger(__name__)
@@ -94,7 +93,6 @@ class PushDelivery:
         self._lease = lease
         self._lanes: dict[Key, tuple[PushConfig, asyncio.Task[None]]] = {}
         self._news = asyncio.Event()
-        self._looked = 0.0
         self._forgotten = 0.0
 
     async def run(self) -> None:
@@ -106,7 +104,7 @@ class PushDelivery:
                 try:
                     while await self._take_on():
                         pass
-                    await self._now_and_then()
+                    await self._forget()
                 except LedgerUnavailable:
                     pass  # the ledger's watch has said so
                 except Exception:
@@ -254,15 +252,8 @@ class PushDelivery:
         log.log(level, "push to %s for task %s: %s; again in %.1f s", lane.origin, config.task_id, reason, pause)
         return False
 
-    async def _now_and_then(self) -> None:
+    async def _forget(self) -> None:
         now = self._pipeline.clock()
-        if now - self._looked >= _LOOK_EVERY:
-            self._looked = now
-            # Who waits for a webhook asks for the task nowhere else, so nobody else would end it.
-            for task_id, episode in await self._outbox.left(now):
-                task = await self._pipeline.ledger.tasks.get(task_id, episode)
-                if task is not None:
-                    await self._pipeline.recover(task)
         if now - self._forgotten >= _FORGET_EVERY:
             self._forgotten = now
             await self._outbox.forget(now - EVENTS_KEPT)

@@ -54,14 +54,6 @@ class Outbox:
         rows = await self._database.read(lambda connection: connection.execute(query).mappings().all())
         return [Due(config_of(row), row["place"], row["failures"]) for row in rows]
 
-    async def left(self, now: float) -> list[tuple[str, str]]:
-        """Tasks, each with its episode, that somebody is to be told of and whose worker is gone."""
-        gone = _call.state.is_(None) & (_call.lease_until <= now)
-        query = select(_call.task_id, _call.episode).join(schema.push_configs, _call.task_id == _config.task_id)
-        query = query.where(_OPEN & gone).distinct()
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return [(row.task_id, row.episode) for row in rows]
-
     async def claim(self, wanted: Sequence[Due], now: float, lease_until: float) -> list[Due]:
         """Take these on; those that are this worker's now."""
         free = or_(_config.lease_until.is_(None), _config.lease_until <= now)

@@ -20,7 +20,6 @@ from broker.push import PushConfig
 from broker.push_notice import TYPE
 from broker.sessions import Credential
 from broker.signing import SigningKey
-from broker.worktrees import Worktrees
 from bus import Backoff
 from bus.destination import Policy
 from tests.bus.test_destination import Names
@@ -461,22 +460,3 @@ async def test_more_than_is_kept_in_memory_comes_in_order(
     deliveries.start()
     await ended(ledger, "taken")
     assert receiver.places == [0, 1, 2, 3, 4, 5]
-
-
-async def test_a_task_whose_worker_is_gone_is_ended(
-    house: House,
-    pipeline: Pipeline,
-    ledger: Ledger,
-    worktrees: Worktrees,
-    deliveries: Deliveries,
-    receiver: Receiver,
-    credential: Credential,
-    effects: Effects,
-) -> None:
-    dying = Pipeline(pipeline.catalog, ledger, worktrees, owner="dead", version="0", lease=0.05)
-    await ask(house_with_push(dying, ledger, credential), "once", {"do": "wait"}, receiver.url)
-    await dying.close()
-    deliveries.start()
-    posted = await receiver.count(3)
-    assert posted[-1].json["statusUpdate"]["status"]["state"] == "TASK_STATE_FAILED"
-    assert len(effects.runs) == 1
