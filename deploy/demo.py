@@ -263,6 +263,7 @@ def _own_settings(settings: Settings, folder: Path) -> Settings:
             "state_dir": folder / "state",
             "ledger": str(folder / "state" / "ledger.db"),
             "workspaces": folder / "state" / "workspaces",
+            "signing_key": folder / "state" / "signing.pem",
             # Below the user's own prefix, where the broker's permissions may end.
             "prefix": settings.prefix if settings.amqp_url is None else f"{settings.prefix[:17]}.{name}",
             "agent": name,
