@@ -38,7 +38,7 @@ AHEAD = 1 << 20
 
 ATTEMPTS = 16
 BACKOFF = Backoff(first=1.0, most=3600.0)
-"""Pauses after failures, in seconds: with `ATTEMPTS` some five hours until a receiver is given up."""
+"""Pauses after failures, in seconds: with `ATTEMPTS` two to four hours until a receiver is given up."""
 
 _FORGET_EVERY = 3600.0
 
