@@ -16,7 +16,10 @@ from bus.driver import Outgoing, Properties
 from bus.presence import Presence
 from bus.target import driver_for
 from bus.vitals import Heartbeat, Info, Stats
-from tests.deploy.conftest import Ended, Home
+from tests.deploy.conftest import LIMIT, Ended, Home, until
+from tests.deploy.test_worker import Crew, crew
+
+__all__ = ["crew"]  # a fixture
 
 Skillbus = Callable[..., Ended]
 Run = Callable[..., Any]
@@ -121,7 +124,7 @@ async def test_heartbeats_are_shown_until_an_interrupt(
         out = process.stdout
         assert out is not None
 
-        async def until(what: Callable[[Any], bool]) -> Any:
+        async def line_with(what: Callable[[Any], bool]) -> Any:
             while True:
                 line = await asyncio.wait_for(asyncio.to_thread(out.readline), 30)
                 assert line, process.communicate()
@@ -129,16 +132,41 @@ async def test_heartbeats_are_shown_until_an_interrupt(
                 if what(said):
                     return said
 
-        seen = await until(lambda said: said["instance"] == "w1-0123abcd")
+        seen = await line_with(lambda said: said["instance"] == "w1-0123abcd")
         assert (seen["state"], seen["running"], seen["slots"], seen["version"]) == ("connected", 3, 64, "1.2")
         assert seen["silent"] is False
         # One that says it once and never again.
         body = Heartbeat("lost", "l1", State.CONNECTED, 0.1).encode()
         await connection.publish(Outgoing(bus.Names(unique_prefix).cards, "", body, Properties(type="heartbeat")))
-        assert (await until(lambda said: said["silent"]))["agent"] == "lost"
+        assert (await line_with(lambda said: said["silent"]))["agent"] == "lost"
         await workers.aclose()
-        await until(lambda said: said["leaving"])
+        await line_with(lambda said: said["leaving"])
         process.send_signal(signal.SIGINT)
         await asyncio.to_thread(process.wait, 30)
         assert process.returncode == 130
     await connection.close()
+
+
+@pytest.mark.rabbitmq
+def test_a_worker_process_is_there_until_it_stops(crew: Crew) -> None:
+    home = crew.home
+    with home.start("agents", "--watch", "--json") as watching:
+        assert watching.stdout is not None
+        with crew.worker("--instance", "w1", "--slots", "7") as worker:
+            until(lambda: home.run("ping", "--quiet").code == 0, "an answer")
+            ended = home.run("ping", "skillbus/w1")
+            assert re.fullmatch(r"✓ skillbus/w1-[0-9a-f]{8}  connected, 0 of 7 slots in use, \d+ ms\n", ended.out)
+            (listed,) = json.loads(home.run("agents", "--json").out)
+            assert re.fullmatch("sha256:[0-9a-f]{64}", listed["cardHash"])
+            assert listed["state"] == "connected"
+            worker.send_signal(signal.SIGTERM)
+            worker.communicate(timeout=LIMIT)
+            assert worker.returncode == 0
+        beats = [json.loads(watching.stdout.readline())]
+        assert not beats[0]["leaving"]
+        while not beats[-1]["leaving"]:
+            beats.append(json.loads(watching.stdout.readline()))
+        assert {(beat["instance"], beat["cardHash"]) for beat in beats} == {(listed["instance"], listed["cardHash"])}
+        watching.send_signal(signal.SIGINT)
+        watching.communicate(timeout=LIMIT)
+    assert home.run("ping", "skillbus/w1", "--wait", "0.3s").code == 1
