@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,11 +47,16 @@ class BoundTool:
         error = f"the {result.effect} effect ended {result.status}"
         return observation(self.name, payload, error=error, stub=self.stub)
 
-    async def ask(self, answer: Awaitable[Any], context: Context, *, seconds: float, late: BackendError) -> Any:
-        """What the backend answers within `seconds` and the call's deadline. Raises BackendError, `late` after them."""
+    async def ask(
+        self, begin: Callable[[], Awaitable[Any]], context: Context, *, seconds: float, late: BackendError
+    ) -> Any:
+        """What the backend answers within `seconds` and the call's deadline, once it is made to `begin`.
+
+        Raises BackendError, `late` after that time.
+        """
         try:
             async with asyncio.timeout(time_left(context, seconds)):
-                return await answer
+                return await begin()
         except BackendError as error:
             raise BackendError(
                 clipped(f"{self.failed}: {legible(str(error))}", MAX_ERROR),

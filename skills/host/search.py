@@ -1,6 +1,6 @@
 """The tool search: hits of a web search."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from ..contract import Contract, Effect, Risk
@@ -103,14 +103,7 @@ def search(binding: Binding) -> Skill:
         query: str = asked["query"]
         late = BackendError("timed out", retryable=True)
         try:
-            found = await tool.ask(
-                binding.backend.search(
-                    query, max_results=asked["max_results"], days=asked["days"], topic=asked["topic"]
-                ),
-                context,
-                seconds=SECONDS,
-                late=late,
-            )
+            found = await tool.ask(lambda: _asked(binding.backend, asked), context, seconds=SECONDS, late=late)
             if not isinstance(found, list):
                 raise BackendError("backend returned non-list results")
         except BackendError as error:
@@ -127,6 +120,15 @@ def search(binding: Binding) -> Skill:
         return tool.finish({"query": query, "results": []}, result)
 
     return Skill(CONTRACT, plan, handle, finish, binding.tier, binding.raise_tier)
+
+
+def _asked(backend: Any, asked: Mapping[str, Any]) -> Awaitable[Any]:
+    """The search, begun; a backend that knows nothing of days and topics is asked without them."""
+    query, results = asked["query"], asked["max_results"]
+    try:
+        return backend.search(query, max_results=results, days=asked["days"], topic=asked["topic"])  # type: ignore[no-any-return]
+    except TypeError:
+        return backend.search(query, max_results=results)  # type: ignore[no-any-return]
 
 
 def _payload(query: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

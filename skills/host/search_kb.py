@@ -73,7 +73,7 @@ def search_kb(binding: Binding) -> Skill:
         query: str = effect.payload["query"]
         late = BackendError("timed out", retryable=True)
         try:
-            found = await tool.ask(binding.backend.lookup(query), context, seconds=SECONDS, late=late)
+            found = await tool.ask(lambda: binding.backend.lookup(query), context, seconds=SECONDS, late=late)
             if not isinstance(found, list):
                 raise BackendError("backend returned non-list facts")
         except BackendError as error:

@@ -87,7 +87,7 @@ def send_reply(binding: Binding) -> Skill:
         message = Outgoing(to, body, context.invocation_id, 0.9 * time_left(context, SECONDS))
         late = BackendError("no answer in time; the message may have been sent")
         try:
-            said = await tool.ask(binding.backend.send(message), context, seconds=SECONDS, late=late)
+            said = await tool.ask(lambda: binding.backend.send(message), context, seconds=SECONDS, late=late)
             if not isinstance(said, Mapping):
                 raise BackendError("backend returned non-dict result")
             return Done(_answer(to, body, said))

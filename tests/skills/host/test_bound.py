@@ -133,6 +133,35 @@ async def test_what_a_backend_may_raise(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAKE)
+async def test_a_backend_that_is_not_asynchronous_is_an_error_too(name: str) -> None:
+    class Plain:
+        def answer(self, *_: object, **__: object) -> Any:
+            return []
+
+        search = lookup = send = answer
+
+    class Raising(Plain):
+        def search(self, *_: object, **__: object) -> Any:
+            raise RuntimeError("token=hush")
+
+        lookup = send = search
+
+    for backend, kind in ((Plain(), "TypeError"), (Raising(), "RuntimeError")):
+        output = await ask(MAKE[name](Binding("odd", "config", "live", backend)), ASKED[name])
+        assert output["error"].endswith(f"failed: the backend raised {kind}")
+
+
+async def test_a_search_that_knows_nothing_of_days_is_asked_without() -> None:
+    class Old:
+        async def search(self, query: str, max_results: int = 5) -> Any:
+            return [{"title": f"{query} {max_results}"}]
+
+    skill = search(Binding("old", "config", "live", Old()))
+    output = await ask(skill, {"query": "q", "max_results": 2, "days": 3, "topic": "news"})
+    assert output["results"] == [{"title": "q 2", "url": "", "snippet": ""}]
+
+
+@pytest.mark.parametrize("name", MAKE)
 async def test_a_time_out_of_a_backend_is_told(name: str) -> None:
     output = await ask(bound(name, TimeoutError()), ASKED[name])
     if name == "send_reply":

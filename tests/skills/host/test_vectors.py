@@ -138,8 +138,6 @@ def test_calc_answers_as_recorded(row: Row) -> None:
     text, expected = result["text"], row["output"]
     if isinstance(expected, dict) and "$sha256" in expected:
         assert hashlib.sha256(text.encode()).hexdigest() == expected["$sha256"]
-    elif "maximum recursion depth" in str(expected):
-        assert text.startswith("error: could not evaluate "), "a limit of ours may have another reason"
     else:
         assert text == expand(expected, {})
 
@@ -171,8 +169,6 @@ async def bound(row: Row, service: Service) -> Binding:
         case "tavily_http":
             environ = {"TAVILY_API_KEY": "k", "SKILLBUS_SEARCH_URL": service.url}
             return bind("search", PackContext({}, environ))
-        case "kb_return":  # of a backend that the original knew nothing of, it said that it is a stub
-            return Binding("bound", "env", "live", Bound(given))
         case _:
             return Binding("bound", "env", "live", Bound(given))
 
