@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -17,9 +18,9 @@ import bus
 from bus import topology
 from bus.control import ask
 from bus.driver import Binding, Connection, Exchange, Outgoing, Part, Properties, Queue
+from bus.heartbeats import watch
 from bus.target import driver_for
 from bus.vitals import Pong
-from bus.heartbeats import watch
 from deploy.rabbitmq import PrivateNode
 from tests.conformance.stage import PATIENCE, soon
 from tests.conformance.test_calls import HELLO
@@ -220,6 +221,17 @@ def test_what_is_no_url_of_a_management_api(skillbus: Skillbus) -> None:
         assert ended.err.startswith("error: --management-url: must be http:// or https://")
         assert "hush" not in ended.err
     assert "no broker" in skillbus("topology", "apply").err
+
+
+@pytest.mark.parametrize("vhost", ["two", "a/b c"])
+def test_a_virtual_host_of_its_own(skillbus: Skillbus, desk: Desk, monkeypatch: pytest.MonkeyPatch, vhost: str) -> None:
+    desk.node.ctl("add_vhost", vhost)
+    desk.node.ctl("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
+    monkeypatch.setenv("SKILLBUS_AMQP_URL", f"{desk.node.url}{quote(vhost, safe='')}")
+    assert skillbus("topology", "apply").code == 0
+    assert drift(skillbus) == {}
+    assert len(desk.missing()) == 8  # nothing of it is elsewhere
+    assert f"{desk.names.prefix}.parked" in desk.node.ctl("list_policies", "-p", vhost)
 
 
 def test_the_doctor_looks_at_policies_too(skillbus: Skillbus, desk: Desk) -> None:
