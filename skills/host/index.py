@@ -195,8 +195,8 @@ def _connected(file: Path, *, make: bool) -> sqlite3.Connection:
         if version != VERSION:
             raise IndexUnusable(f"it is an index of version {version}, and this is for version {VERSION}")
         connection.execute("PRAGMA foreign_keys = ON")
-        if not make:
-            connection.execute("PRAGMA query_only = ON")
+        # What does not fit into the cache would be written before the commit, and keep readers out from then on.
+        connection.execute("PRAGMA cache_spill = OFF" if make else "PRAGMA query_only = ON")
     except BaseException:
         connection.close()
         raise

@@ -327,3 +327,49 @@ def test_any_arguments_get_an_envelope_with_every_field(tmp_path: Path, skill: S
     assert output["status"] == ("error" if output["error"] else "ok")
     json.loads(json.dumps(output, ensure_ascii=False, allow_nan=False).encode())
     assert [path.name for path in tmp_path.iterdir()] == ["root"]
+
+
+SEGMENTS = st.sampled_from(
+    [
+        "..",
+        ".",
+        "",
+        "d",
+        "a.txt",
+        "out",
+        "out.txt",
+        "secret.txt",
+        "up",
+        "~",
+        "C:",
+        "．．",
+        ".. ",
+        "\0",
+        "..\u200b",
+        ".git",
+        "x.md",
+    ]
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    skill=st.sampled_from(TOOLS),
+    segments=st.lists(SEGMENTS, min_size=1, max_size=6),
+    separator=st.sampled_from(["/", "\\", "//", "/./"]),
+)
+def test_no_path_leaves_the_worktree(tmp_path: Path, skill: Skill, segments: list[str], separator: str) -> None:
+    root, outside = tmp_path / "root", tmp_path / "outside"
+    if not root.exists():
+        (root / "d").mkdir(parents=True)
+        outside.mkdir()
+        (outside / "secret.txt").write_text("secret!")
+        (root / "out").symlink_to("../outside")
+        (root / "out.txt").symlink_to(outside / "secret.txt")
+        (root / "d" / "up").symlink_to("../..")
+    arguments = {"path": separator.join(segments), "content": "inside", "overwrite": True}
+    output = asyncio.run(answer(skill, arguments, root))
+    assert "secret!" not in str(output)
+    assert "outside" not in str(output)
+    assert [(path.name, path.read_text()) for path in outside.iterdir()] == [("secret.txt", "secret!")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["outside", "root"]

@@ -110,6 +110,7 @@ def test_one_that_writes_keeps_another_out_and_no_reader(tmp_path: Path, monkeyp
     file = tmp_path / "kb.db"
     with Index.open(file, make=True) as first, first.change():
         first.put(document("a.md"), [Passage("", "words")])
+        first.put(document("large.md"), (Passage(f"{number}", "large " * 200) for number in range(8_000)))
         with Index.open(file) as reader:
             assert names(reader, "words") == []
         with (
