@@ -168,6 +168,8 @@ def _reason(error: Exception) -> tuple[str, bool]:
         cause = cause.__cause__ or cause.__context__
     if isinstance(error, OSError):
         return "the mail server can't be reached", True
+    if "STARTTLS" in str(error):
+        return "the mail server offers no STARTTLS", False
     return f"the mail server can't be used ({type(error).__name__})", False
 
 

@@ -113,7 +113,7 @@ async def test_a_server_without_tls_gets_nothing() -> None:
     async with post_office() as post:
         output = await send(post.port, security="starttls", username=USER, password=PASSWORD)
     assert (output["sent"], post.letters, post.logins) == (False, [], [])
-    assert "can't be used" in output["error"]
+    assert output["error"] == "the mail server offers no STARTTLS"
 
 
 @pytest.mark.parametrize("step", ["MAIL", "RCPT", "DATA"])
@@ -128,6 +128,12 @@ async def test_a_refusal_is_told_and_a_passing_one_is_retryable(step: str, reply
     assert (output["error"], output["retryable"]) == (reply, retryable)
     assert (output["sent"], output["recorded"], output["stub"]) == (False, False, False)
     assert post.letters == []
+
+
+async def test_a_server_that_takes_nobody_now_is_retryable() -> None:
+    async with silent(b"421 4.3.2 too busy") as port:
+        output = await send(port)
+    assert (output["error"], output["retryable"], output["sent"]) == ("421 4.3.2 too busy", True, False)
 
 
 async def test_nobody_listens() -> None:
