@@ -33,7 +33,7 @@ from bus.sdk import register, sdk_agent
 from skills import Catalog, Context, Contract, Done, Effect, Outcome, Plan, PlannedEffect, Skill
 from tests.bus.test_destination import PUBLIC, Names
 from tests.conformance import callers, executor
-from tests.conformance.stage import RabbitStage, Stage
+from tests.conformance.stage import PATIENCE, RabbitStage, Stage
 
 AGENT = "sample"
 OWN, STRANGER = "alice", "bob"
@@ -46,6 +46,8 @@ class Stand:
     waiting: asyncio.Event
     subscribed: asyncio.Event
     """Set at the first event of a subscription."""
+    runs: int
+    """How often anything was run."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -82,7 +84,7 @@ class Stand:
 
     def _client(self, who: str, *, streaming: bool) -> Client:
         factory = ClientFactory(ClientConfig(streaming=streaming))
-        register(factory, broker=self.stage.client_target, authorize=self._authorize(who))
+        register(factory, broker=self.stage.client_target, authorize=self._authorize(who), patience=PATIENCE)
         client = factory.create(executor.card(pb.AgentInterface(url=self._url, protocol_binding=bus.BINDING)))
         self._open.push_async_callback(client.close)
         return client
@@ -106,6 +108,7 @@ class Skills(Stand):
         self._folder = folder
         self._credentials: dict[str, Credential] = {}
         self.waiting = asyncio.Event()
+        self.runs = 0
 
     async def _serve(self) -> None:
         ledger = await self._open.enter_async_context(await Ledger.open(str(self._folder / "ledger.db")))
@@ -124,6 +127,7 @@ class Skills(Stand):
         self._open.push_async_callback(server.stop, 0)
 
     async def _run(self, effect: PlannedEffect, context: Context) -> Outcome:
+        self.runs += 1
         if effect.payload["do"] == "wait":
             self.waiting.set()
             await asyncio.Event().wait()
@@ -143,6 +147,7 @@ def _contract() -> Contract:
     return Contract(
         id="do", title="do", description="does what it is told", input_schema=anything, output_schema=anything,
         access=Effect(name="Test.Run", scope="test", cost=0), effects=(Effect(name="Test.Run", scope="test"),),
+        deadline=120,
     )  # fmt: skip
 
 
@@ -197,6 +202,10 @@ class SdkHandler(Stand):
         super().__init__(stage)
         self.sample = executor.Sample()
         self.waiting = self.sample.waiting
+
+    @property
+    def runs(self) -> int:  # type: ignore[override]
+        return len(self.sample.contexts)
 
     async def _serve(self) -> None:
         interface = pb.AgentInterface(url="http://agent.test/", protocol_binding="JSONRPC", protocol_version="1.0")

@@ -17,7 +17,7 @@ import bus
 from bus import BusError
 from bus.a2a_sdk import REQUESTS, to_bus
 from bus.names import STREAMING
-from tests.conformance.stage import soon
+from tests.conformance.stage import WAIT, soon
 
 RESPONSES: dict[str, Any] = {
     "SendMessage": pb.SendMessageResponse,
@@ -51,12 +51,14 @@ class Failure:
 
 
 class Caller(ABC):
-    """Somebody who calls one agent."""
+    """Somebody who calls one agent, and waits `limit` seconds for an answer."""
+
+    limit = WAIT
 
     async def call(self, operation: str, body: dict[str, Any], heard: asyncio.Event | None = None) -> Any:
         """The response, the list of a stream's events, or a failure. `heard` is set at the first event."""
         try:
-            return await soon(self._call(operation, body, heard or asyncio.Event()))
+            return await soon(self._call(operation, body, heard or asyncio.Event()), self.limit)
         except (BusError, A2AError) as error:
             return Failure.of(error)
 

@@ -1,13 +1,17 @@
 """A skill that tells how far it has come, then waits until it is ended, and says when it is."""
 
 import asyncio
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from skills import Context, Contract, Done, Effect, Outcome, PackContext, Plan, PlannedEffect, Skill
+from skills.process import run_process
 
 OBJECT: dict[str, Any] = {"type": "object"}
+DEAF = 'trap "" TERM; sleep 600 & echo "$$ $!" > "$0"; wait'
+"""A program with a child, both of which do not listen to SIGTERM; they say who they are into a FIFO."""
 
 
 async def _steps(effect: PlannedEffect, context: Context) -> Outcome:
@@ -17,6 +21,8 @@ async def _steps(effect: PlannedEffect, context: Context) -> Outcome:
     await context.chunk("one ")
     await context.chunk("two")
     try:
+        if "pids" in effect.payload:
+            await run_process(["sh", "-c", DEAF, effect.payload["pids"]], env={"PATH": os.defpath}, grace=0.2)
         if effect.payload.get("wait", True):
             await asyncio.Event().wait()
     finally:

@@ -1,6 +1,7 @@
 """Tasks over a real broker and real worker processes: canceled from elsewhere, followed past the death of a worker."""
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,59 @@ async def test_a_cancel_through_another_worker(site: Site, tmp_path: Path) -> No
         assert [task["id"] for task in page["tasks"]] == [task_id]
     assert await site.ledger.spent("ep1") == {("Test.Mark", "test"): 1}
     assert await site.sound() == 1
+
+
+async def test_three_who_listen_see_the_same_through_any_worker(site: Site, tmp_path: Path) -> None:
+    credential = await site.session(Test_Mark=5)
+    await site.worker(*FULL)
+    marks = tmp_path / "marks"
+    async with site.client(credential) as client, site.client(credential) as other:
+        stream, task_id = await begun(site, client, marks)
+        await asyncio.gather(site.worker(*STEPS), site.worker(*STEPS))
+        asked = [{}, {"a2a-after-seq": "0"}, {"a2a-after-seq": "2"}]
+        listening = [
+            await Listening(each, site.agent, "SubscribeToTask", {"id": task_id}, headers=headers).count(1)
+            for each, headers in zip((client, other, other), asked, strict=True)
+        ]
+        await client.request(site.agent, "CancelTask", {"id": task_id})
+        assert await stream.end() == [0, 1, 2, 3, 4, 5]
+        told = {event.task_seq: event.body for event in stream.events}
+        for each, places in zip(listening, ([3, 4, 5], [0, 1, 2, 3, 4, 5], [2, 3, 4, 5]), strict=True):
+            assert await each.end() == places
+            # the first is the task as it stood when it was asked for
+            assert [event.body for event in each.events[1:]] == [told[place] for place in places[1:]]
+            assert each.events[0].body["task"]["id"] == task_id
+    assert await site.sound() == 1
+
+
+async def test_a_cancel_reaches_what_was_called_in_its_name_and_its_programs(site: Site, tmp_path: Path) -> None:
+    credential = await site.session(Test_Mark=5)
+    await site.worker(*FULL)
+    marks, fifo = tmp_path / "marks", tmp_path / "fifo"
+    os.mkfifo(fifo)
+    async with site.client(credential) as client:
+        root, root_id = await begun(site, client, marks)
+        await site.worker(*FULL)
+        body = {"message": message("steps", {"marks": str(tmp_path / "below"), "pids": str(fifo)}, "m2")}
+        child = Listening(client, site.agent, "SendStreamingMessage", body, headers={"a2a-root-task": root_id})
+        await child.count(4)
+        pids = (await asyncio.wait_for(asyncio.to_thread(fifo.read_text), 60)).split()
+        assert len(pids) == 2
+        await site.worker(*STEPS)
+        await client.request(site.agent, "CancelTask", {"id": root_id})
+        for each in (root, child):
+            assert await each.end() == [0, 1, 2, 3, 4, 5]
+            assert each.ending == ("TASK_STATE_CANCELED", "canceled")
+        assert [pid for pid in pids if lives(pid)] == []
+    assert await site.ledger.spent("ep1") == {("Test.Mark", "test"): 2}
+    assert await site.sound() == 2
+
+
+def lives(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 async def test_a_worker_is_killed_while_it_streams(site: Site, tmp_path: Path) -> None:
