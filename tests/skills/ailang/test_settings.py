@@ -36,8 +36,8 @@ def test_a_whole_table(tmp_path: Path) -> None:
 
 
 def test_a_home_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/me")
-    assert resolve({"examples": "~/.ailang/examples"}).examples == Path("/home/me/.ailang/examples")
+    monkeypatch.setenv("HOME", "/at/my/own")
+    assert resolve({"examples": "~/.ailang/examples"}).examples == Path("/at/my/own/.ailang/examples")
 
 
 @pytest.mark.parametrize(
