@@ -295,7 +295,11 @@ def _packs(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
     context = PackContext(settings.tools, dict(environ), state_dir=settings.state_dir)
     catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs)
     problems = [
-        failed("packs", str(problem), "mend the pack, install it where Python looks, or take it out of the settings")
+        failed(
+            "packs",
+            str(problem),
+            f"mend the {problem.kind}, install it where Python looks, or take it out of the settings",
+        )
         for problem in catalog.problems
     ]
     if not len(catalog):
@@ -303,4 +307,6 @@ def _packs(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
     if problems:
         return problems
     named = ", ".join(f"{pack.name} ({len(pack.skills)})" for pack in catalog.packs)
-    return [well("packs", f"{named}: {len(catalog)} skill(s)")]
+    below = ", ".join(f"{skill.id} ({skill.tier})" for skill in catalog if skill.tier != "live")
+    tiers = f"; below the live tier: {below}, see `skillbus skills --verbose`" if below else ""
+    return [well("packs", f"{named}: {len(catalog)} skill(s){tiers}")]

@@ -83,6 +83,8 @@ async def test_a_home_that_is_lived_in_is_well(lived_in: Settings) -> None:
     assert f"schema {schema.VERSION}, writable, the newest entries of 1 hold" in found["ledger"][0].text
     assert "locks hold" in found["workspaces"][0].text
     assert "ailang (8), host (" in found["packs"][0].text
+    assert "; below the live tier: " in found["packs"][0].text
+    assert "search (stub), search_kb (stub), send_reply (stub)" in found["packs"][0].text
     assert f"state_dir={lived_in.state_dir} (--state-dir)" in found["settings"][0].text
     assert sorted(path.name for path in lived_in.workspaces.iterdir()) == []
 
@@ -201,6 +203,15 @@ async def test_without_git(settings: Settings, tmp_path: Path, monkeypatch: pyte
     (empty / "git").write_text("#!/bin/sh\necho broken >&2\nexit 1\n")
     (empty / "git").chmod(0o755)
     assert "does not run: broken" in only((await examine(settings))["git"], Level.WARNING).text
+
+
+async def test_a_backend_that_can_not_be_made(tmp_path: Path) -> None:
+    environ = {"SKILLBUS_MAIL_BACKEND": "smtp", "SKILLBUS_MAIL_PASSWORD": "hush"}
+    (found,) = (await examine(Settings(state_dir=tmp_path), environ=environ))["packs"]
+    assert (found.level, found.text) == (
+        Level.FAILED, "backend 'mail.smtp' is left out: set SKILLBUS_MAIL_HOST to the name of the mail server",
+    )  # fmt: skip
+    assert found.fix.startswith("mend the backend")
 
 
 async def test_packs_that_can_not_be_loaded(tmp_path: Path) -> None:
