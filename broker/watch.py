@@ -15,6 +15,9 @@ FIRST_PAUSE = 0.1
 MOST_PAUSE = 1.0
 """Seconds between two probes of a ledger that is away; the pause begins with the first and doubles up to the most."""
 
+AHEAD = 0.5
+"""Seconds before a deadline at which its caller is told: one who waits no longer than that has to hear it."""
+
 SETTLED = 10.0
 """Seconds that a ledger has to be there before the pauses begin anew."""
 
@@ -114,9 +117,9 @@ class Watch:
 
     @asynccontextmanager
     async def limit(self, seconds: float) -> AsyncIterator[None]:
-        """What is done here goes on after so many seconds as well, unless the ledger is away then.
+        """What is done here may go on past its deadline, in so many seconds, unless the ledger is away then.
 
-        Raises Unavailable in that case.
+        Raises Unavailable in that case, a little before.
         """
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle | None = None
@@ -130,7 +133,7 @@ class Watch:
 
         try:
             async with asyncio.timeout(None) as timeout:
-                timer = loop.call_later(max(seconds, 0.0), look)
+                timer = loop.call_later(max(seconds - AHEAD, 0.0), look)
                 try:
                     yield
                 finally:

@@ -23,7 +23,7 @@ ONE = (*PACK, "--slots", "1")
 ONCE = Retry(attempts=1)
 
 
-class Stage:
+class Marks:
     """Where a long skill leaves its marks, and waits for leave to end."""
 
     def __init__(self, folder: Path) -> None:
@@ -49,8 +49,8 @@ class Stage:
 
 
 @pytest.fixture
-def stage(tmp_path: Path) -> Stage:
-    return Stage(tmp_path)
+def stage(tmp_path: Path) -> Marks:
+    return Marks(tmp_path)
 
 
 async def accepted(site: Site, number: int = 1, message_id: str = "m1") -> None:
@@ -92,7 +92,7 @@ async def consumed(site: Site) -> None:
 
 
 async def test_a_long_call_is_acknowledged_while_it_runs_and_outlives_its_broker(
-    fragile_site: Site, rabbitmq_node: PrivateNode, stage: Stage, tmp_path: Path
+    fragile_site: Site, rabbitmq_node: PrivateNode, stage: Marks, tmp_path: Path
 ) -> None:
     site = fragile_site
     credential = await site.session(Test_Mark=5)
@@ -130,7 +130,7 @@ async def test_a_long_call_is_acknowledged_while_it_runs_and_outlives_its_broker
     [("long-placed", ("failed", "indeterminate"), 1), ("long-again", ("completed", "succeeded"), 2)],
 )
 async def test_the_worker_of_a_long_call_is_killed(
-    site: Site, stage: Stage, skill: str, expected: tuple[str, str], begun: int
+    site: Site, stage: Marks, skill: str, expected: tuple[str, str], begun: int
 ) -> None:
     credential = await site.session(Test_Mark=5)
     first = await site.worker(*PACK)
@@ -151,7 +151,7 @@ async def test_the_worker_of_a_long_call_is_killed(
     assert await site.sound() == 1
 
 
-async def test_a_worker_that_comes_back_late_commits_nothing(site: Site, stage: Stage) -> None:
+async def test_a_worker_that_comes_back_late_commits_nothing(site: Site, stage: Marks) -> None:
     credential = await site.session(Test_Mark=5)
     first = await site.worker(*PACK)
     async with site.client(credential, retry=ONCE) as client:
@@ -173,7 +173,7 @@ async def test_a_worker_that_comes_back_late_commits_nothing(site: Site, stage: 
     assert await site.sound() == 1
 
 
-async def test_a_second_attempt_reaches_another_worker_and_both_are_answered(site: Site, stage: Stage) -> None:
+async def test_a_second_attempt_reaches_another_worker_and_both_are_answered(site: Site, stage: Marks) -> None:
     credential = await site.session(Test_Mark=5)
     first = await site.worker(*ONE)
     asked = message("long", stage.arguments, "m1")
@@ -193,7 +193,7 @@ async def test_a_second_attempt_reaches_another_worker_and_both_are_answered(sit
     assert await site.sound() == 1
 
 
-async def test_a_stream_of_a_long_call_is_taken_up_again_when_its_worker_was_killed(site: Site, stage: Stage) -> None:
+async def test_a_stream_of_a_long_call_is_taken_up_again_when_its_worker_was_killed(site: Site, stage: Marks) -> None:
     credential = await site.session(Test_Mark=5)
     first = await site.worker(*ONE)
     body = {"message": message("long", stage.arguments, "m1")}
