@@ -52,9 +52,10 @@ def order(
         timeout = seconds_within(within.deadline, now, timeout)
         headers = {**within.onward, **headers}
         tenant = headers.pop(TENANT, None)
+    encoded = wire.encode(body)
     if isinstance(body, Mapping):
         wire.check_parts(body, limits)
-    encoded = wire.encode(body)
+        wire.check_depth(body, encoded, limits.depth)
     message_id = message_id or wire.message_id(body) or uuid4().hex
     wire.check_request(operation, message_id, encoded, headers, limits)
     if tenant and not (isinstance(body, Mapping) and body.get("tenant")):

@@ -30,6 +30,7 @@ from bus.message import Request
 
 _NO_HEADERS: Mapping[str, str] = {}
 _NO_SCALARS: Mapping[str, str | int | bool] = {}
+_ALWAYS: Mapping[str, str] = {n.A2A_VERSION: n.VERSION, n.DEADLINE: time.write(0.0)}  # what each request has besides
 _APART = frozenset({n.A2A_VERSION, n.DEADLINE, n.AUTHORIZATION, n.TENANT})
 
 
@@ -120,7 +121,7 @@ def check_request(operation: str, message_id: str, body: bytes, headers: Mapping
         for name in headers:
             if name in n.SET_BY_BINDING or not (name.startswith("a2a-") or name in (n.TRACEPARENT, n.TRACESTATE)):
                 raise InvalidParams(f"{name} is not a header that a caller sets")
-        _check_headers(headers, limits)
+        _check_headers({**_ALWAYS, **headers}, limits)
         _check_depth(headers, limits)
 
 
@@ -293,10 +294,15 @@ def read_object(body: bytes, depth: int) -> dict[str, Any]:
         raise ParseError(f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise InvalidRequest("the body is not a JSON object")
-    # No value nests deeper than it has opening brackets; few have enough of them to be worth a walk.
-    if body.count(b"{") + body.count(b"[") > depth and _deeper_than(value, depth):
-        raise InvalidRequest(f"the body nests deeper than {depth} levels")
+    check_depth(value, body, depth)
     return value
+
+
+def check_depth(value: Any, encoded: bytes, depth: int) -> None:
+    """Raises `InvalidRequest` for a value, and its encoding, that nests deeper than it may."""
+    # No value nests deeper than it has opening brackets; few have enough of them to be worth a walk.
+    if encoded.count(b"{") + encoded.count(b"[") > depth and _deeper_than(value, depth):
+        raise InvalidRequest(f"the body nests deeper than {depth} levels")
 
 
 def _deeper_than(value: Any, depth: int) -> bool:

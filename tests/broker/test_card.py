@@ -7,7 +7,9 @@ from typing import Any
 
 import jwt
 import pytest
-from a2a.types import AgentCard
+from a2a.client.client import ClientConfig
+from a2a.client.client_factory import ClientFactory
+from a2a.types import AgentCard, GetExtendedAgentCardRequest
 from a2a.utils.signing import InvalidSignaturesError, create_agent_card_signer, create_signature_verifier
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from google.protobuf.json_format import MessageToDict, ParseDict
@@ -21,6 +23,7 @@ from broker.ledger import Ledger
 from broker.pipeline import Pipeline
 from broker.sessions import mint
 from broker.signing import SigningKey
+from bus.sdk import register
 
 from .house import House
 
@@ -59,6 +62,24 @@ async def test_what_a_session_sees_is_signed(signing: House, key: SigningKey, le
     assert verify(less, jwks(key)) == key.kid
     assert less["signatures"] != card["signatures"]
     assert await signing.ask("GetExtendedAgentCard", {}) == card
+
+
+async def test_a_client_of_the_sdk_verifies_it_on_its_way_over_the_bus(signing: House, key: SigningKey) -> None:
+    broker = bus.MemoryBroker()
+    factory = ClientFactory(ClientConfig())
+    register(factory, broker=broker, authorize=signing.credential.authorize)
+    keys = {each["kid"]: jwt.PyJWK(each) for each in jwks(key)["keys"]}
+    asked = GetExtendedAgentCardRequest()
+    async with await bus.serve(broker, "house", signing.agent):
+        for trusted, good in ((keys, True), ({key.kid: jwt.PyJWK(SigningKey.generate().jwk)}, False)):
+            check = create_signature_verifier(lambda kid, _, trusted=trusted: trusted[kid], ["EdDSA"])  # type: ignore[misc]
+            async with factory.create(ParseDict(signing.agent.card([]), AgentCard())) as client:
+                if good:
+                    card = await client.get_extended_agent_card(asked, signature_verifier=check)
+                    assert [skill.id for skill in card.skills][:2] == ["again", "once"]
+                else:
+                    with pytest.raises(InvalidSignaturesError):
+                        await client.get_extended_agent_card(asked, signature_verifier=check)
 
 
 def _rename(card: Any) -> None:

@@ -152,7 +152,7 @@ async def test_limits_are_met_to_the_byte(stage: Stage) -> None:
         await reply.send({})
 
     limits = Limits(body=300, depth=4, parts=3, headers=400)
-    await stage.serve("fine", fine, limits=limits)
+    server = await stage.serve("fine", fine, limits=limits)
     client = await stage.connect(limits=limits)
     free = await stage.connect()
     name = "a2a-" + "x" * 124  # 128 bytes
@@ -182,6 +182,9 @@ async def test_limits_are_met_to_the_byte(stage: Stage) -> None:
             given = {"body": {}, "message_id": "m", **bad}
             with pytest.raises(bus.InvalidRequest):
                 await soon(caller.request("fine", "SendMessage", **given))
+    # What a client knows to be too much it does not even send. No other client knows of names that are too long.
+    await until(lambda: server.stats().refused == len(cases) - 1)
+    assert server.stats().delivered == 3 * len(cases) - 1
 
 
 async def test_no_reply_sends_again_under_the_same_message_id(stage: Stage) -> None:
