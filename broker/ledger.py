@@ -1,13 +1,13 @@
 """The ledger: what was granted, what was spent, what was begun, what came of it, and the log that proves it."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import func, select, update
 from sqlalchemy.engine import Connection
 
-from . import schema
+from . import books, schema
+from .books import Books, LogEntry, bytes_of
 from .database import BUSY, Database, LedgerError, open_database
 from .grants import Grant
 from .operations import Claim, Closing, Progress, Receipt, Reservation
@@ -23,32 +23,6 @@ from .writer import Writer
 __all__ = ["Ledger", "LedgerError", "LogEntry"]
 
 _CHUNK = 500
-
-
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """A stored entry beside what the ledger says of its call; the latter is None where the call's row is missing."""
-
-    episode: str
-    index: int
-    hash: str
-    encoded: bytes
-    task_id: str
-    message_id: str | None
-    session: str | None
-    skill: str | None
-    fingerprint: str | None
-    effect: str | None
-    scope: str | None
-    state: str | None
-    outcome: str | None
-    output_ref: str | None
-    closed_at: float | None
-    call_episode: str | None
-    call_index: int | None
-    cost: int | None
-    budget_before: int | None
-    request_ref: str | None
 
 
 class Ledger:
@@ -197,25 +171,7 @@ class Ledger:
 
     async def spent(self, episode: str) -> dict[tuple[str, str], int]:
         """What an episode has used up, by (effect, scope)."""
-        query = select(schema.spend).where(schema.spend.c.episode == episode)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return {(row.effect, row.scope): row.spent for row in rows}
-
-    async def debits(self, episode: str) -> dict[tuple[str, str], int]:
-        """What the calls of an episode took, by (effect, scope), added up from their intents."""
-        call = schema.calls.c
-        query = select(call.effect, call.scope, func.sum(call.cost)).where(
-            (call.episode == episode) & call.effect.is_not(None)
-        )
-        query = query.group_by(call.effect, call.scope)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        return {(effect, scope): int(total) for effect, scope, total in rows}
-
-    async def settled(self, episode: str) -> int:
-        """How many calls of an episode have an outcome."""
-        call = schema.calls.c
-        query = select(func.count()).where((call.episode == episode) & call.state.is_not(None))
-        return int(await self._database.read(lambda connection: connection.execute(query).scalar_one()))
+        return await self._database.read(lambda connection: books.spent(connection, episode))
 
     async def episodes(self) -> list[str]:
         """The names of all episodes."""
@@ -224,9 +180,7 @@ class Ledger:
 
     async def world(self, episode: str) -> World | None:
         """Where an episode's chain stands, or None for an episode that never was."""
-        query = select(schema.episodes).where(schema.episodes.c.id == episode)
-        row = await self._database.read(lambda connection: connection.execute(query).first())
-        return None if row is None else World(row.revision, row.state_root, row.log_head)
+        return await self._database.read(lambda connection: books.world(connection, episode))
 
     async def entries(
         self,
@@ -238,27 +192,16 @@ class Ledger:
         task_id: str | None = None,
     ) -> list[LogEntry]:
         """Log entries in the order they were written: those between two indexes, or only the `last` of them."""
-        log, call = schema.entries.c, schema.calls.c
-        query = select(
-            log.episode, log.entry_index, log.hash, log.encoded, log.task_id,
-            call.message_id, call.session, call.skill, call.fingerprint, call.effect, call.scope, call.state,
-            call.outcome, call.output_ref, call.closed_at, call.episode, call.entry_index, call.cost,
-            call.budget_before, call.request_ref,
-        ).join(schema.calls, call.task_id == log.task_id, isouter=True)  # fmt: skip
-        if after is not None:
-            query = query.where(log.entry_index > after)
-        if before is not None:
-            query = query.where(log.entry_index < before)
-        if episode is not None:
-            query = query.where(log.episode == episode)
-        if task_id is not None:
-            query = query.where(log.task_id == task_id)
-        order = [log.entry_index] if episode is not None else [call.closed_at, log.episode, log.entry_index]
-        query = query.order_by(*(column.desc() for column in order)).limit(last) if last else query.order_by(*order)
-        rows = await self._database.read(lambda connection: connection.execute(query).all())
-        stored = [LogEntry(*row) for row in map(tuple, rows)]
-        found = [replace(entry, encoded=_bytes(entry.encoded)) for entry in stored]
-        return found[::-1] if last else found
+        return await self._database.read(
+            lambda connection: books.entries(
+                connection, episode=episode, after=after, before=before, last=last, task_id=task_id
+            )
+        )
+
+    async def books(self, episode: str, *, after: int | None = None, before: int | None = None) -> Books | None:
+        """All of an episode that is checked against each other, as of one moment; of its log what lies between the
+        two indexes. None for an episode that never was."""
+        return await self._database.read(lambda connection: books.read(connection, episode, after=after, before=before))
 
     async def objects(self, refs: Iterable[str]) -> dict[str, Object]:
         """The stored objects among `refs`, as they are stored: nothing is verified here."""
@@ -291,10 +234,5 @@ def _load_objects(connection: Connection, refs: Sequence[str]) -> dict[str, Obje
     for start in range(0, len(refs), _CHUNK):
         query = select(schema.objects).where(schema.objects.c.ref.in_(refs[start : start + _CHUNK]))
         for row in connection.execute(query):
-            found[row.ref] = Object(row.semantic_id, _bytes(row.payload))
+            found[row.ref] = Object(row.semantic_id, bytes_of(row.payload))
     return found
-
-
-def _bytes(stored: Any) -> bytes:
-    """The bytes of a column. SQLite keeps whatever type somebody changed them to, and their hash must tell."""
-    return stored if isinstance(stored, bytes) else str(stored).encode(errors="surrogateescape")

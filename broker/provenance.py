@@ -5,9 +5,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from .ledger import Ledger, LogEntry
+from .books import Books, LogEntry
+from .ledger import Ledger
 from .links import Held, Walk, walk
-from .records import World, genesis
+from .records import genesis
 
 MAX_SCAN = 5000
 """How many of the newest entries are looked through for a handle that no index knows."""
@@ -44,29 +45,27 @@ class Provenance:
         Raises NotFound.
         """
         entry = await self._find(target, episode)
-        around = await self._ledger.entries(episode=entry.episode, after=entry.index - 2, before=entry.index + 2)
-        before = next((e for e in around if e.index == entry.index - 1), None)
-        following = next((e for e in around if e.index == entry.index + 1), None)
-        world = await self._ledger.world(entry.episode)
-        return walk(entry, before, following, world, await self._held([entry]))
+        around = await self._ledger.books(entry.episode, after=entry.index - 2, before=entry.index + 2)
+        near = {each.index: each for each in around.entries} if around else {}
+        before, following = near.get(entry.index - 1), near.get(entry.index + 1)
+        return walk(entry, before, following, around.world if around else None, await self._held([entry]))
 
     async def verify(self, episode: str) -> Verdict:
         """Check every entry of an episode from its beginning to its head, and its spend. Raises NotFound."""
-        world = await self._ledger.world(episode)
-        if world is None:
-            raise NotFound(f"no episode {episode!r} in this ledger")
         faults: list[str] = []
         try:
-            entries = await self._check(episode, world, faults)
+            books = await self._ledger.books(episode)
+            entries = 0 if books is None else await self._check(episode, books, faults)
         except Exception as error:  # what is not of its kind is a fault, wherever it shows
             return Verdict(episode, 0, (*faults, f"the ledger can't be read: {type(error).__name__}: {error}"))
+        if books is None:
+            raise NotFound(f"no episode {episode!r} in this ledger")
         return Verdict(episode, entries, tuple(faults))
 
-    async def _check(self, episode: str, world: World, faults: list[str]) -> int:
-        entries = await self._ledger.entries(episode=episode)
-        settled = await self._ledger.settled(episode)
-        if settled != len(entries):
-            faults.append(f"{settled} calls have an outcome and the log has {len(entries)} entries")
+    async def _check(self, episode: str, books: Books, faults: list[str]) -> int:
+        world, entries = books.world, books.entries
+        if books.settled != len(entries):
+            faults.append(f"{books.settled} calls have an outcome and the log has {len(entries)} entries")
         for start in range(0, len(entries), _CHUNK):
             chunk = entries[start : start + _CHUNK]
             held = await self._held(chunk)
@@ -79,9 +78,8 @@ class Provenance:
             faults.append(f"the episode stands at entry {world.revision} and the log has {len(entries)}")
         if not entries and world != genesis(episode):
             faults.append("the episode's world is not that of its beginning")
-        spent, debited = await self._ledger.spent(episode), await self._ledger.debits(episode)
-        if spent != debited:
-            faults.append(f"the spend does not add up: {_budget(spent)} spent, {_budget(debited)} debited")
+        if books.spent != books.debits:
+            faults.append(f"the spend does not add up: {_budget(books.spent)} spent, {_budget(books.debits)} debited")
         return len(entries)
 
     # finding

@@ -51,6 +51,23 @@ async def test_every_link_of_every_kind_of_call_holds(ledger: Ledger, receipts: 
     assert (verdict.entries, verdict.faults) == (5, ())
 
 
+async def test_what_is_checked_while_calls_run_is_of_one_moment(pipeline: Pipeline, ledger: Ledger, ask: Ask) -> None:
+    provenance = Provenance(ledger)
+    await pipeline.call(ask("once", {}, "m0"))
+
+    async def one_after_another(caller: int) -> None:
+        for number in range(5):
+            await pipeline.call(ask("once", {}, f"m{caller}-{number}"))
+
+    running = asyncio.gather(*(one_after_another(caller) for caller in range(8)))
+    while not running.done():
+        assert (await provenance.verify("ep1")).faults == ()
+        assert [link.fault for link in (await provenance.why("ep1:head")).links] == [None] * 7
+    await running
+    verdict = await provenance.verify("ep1")
+    assert (verdict.entries, verdict.faults) == (41, ())
+
+
 async def test_every_handle_leads_to_its_call(ledger: Ledger, receipts: list[Receipt]) -> None:
     provenance = Provenance(ledger)
     walk = await provenance.why(receipts[0].task_id)

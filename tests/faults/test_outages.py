@@ -147,7 +147,7 @@ async def test_the_broker_is_killed_and_started_again(house: House) -> None:
     await until(lambda: load.client.state is not State.CONNECTED)
     load.go_on()  # what ends now finds nobody to take its answer
     async with asyncio.timeout(LIMIT):
-        while await house.site.ledger.settled("ep1") < 2 * SLOTS:
+        while await house.site.sound() < 2 * SLOTS:
             pass
     await asyncio.to_thread(house.node.start)
     await load.end()
