@@ -240,6 +240,7 @@ class SkillAgent:
             request.deadline if request.deadline is not None else time.time() + DEFAULT_DEADLINE,
             parameters.root_task(request),
             request.onward,
+            parameters.transition(request.payload, message),
         )
 
     async def _keep_waiting(self, run: Run, request: Request, reply: Reply, history: int) -> bool:

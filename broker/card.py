@@ -12,6 +12,7 @@ from bus import BINDING
 from skills import Contract, Skill
 
 from .jcs import NoCanonicalForm, canonicalize
+from .planned import transition_of
 from .signing import SigningKey
 
 SCHEMAS = "urn:skillbus:a2a-extension:skill-schemas:v1"
@@ -172,5 +173,6 @@ def _declared(skill: Skill) -> dict[str, Any]:
         "risk": contract.risk.model_dump(),
         "deadlineSeconds": contract.deadline,
         "tier": skill.tier,
+        "transition": transition_of(contract).ref,
         **({"raiseTier": skill.raise_tier} if skill.raise_tier else {}),
     }

@@ -1,5 +1,6 @@
 """What a request's JSON says, read strictly: whatever has another shape is refused with a word on what it must be."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ ROOT_TASK = "a2a-root-task"
 AFTER = "a2a-after-seq"
 
 _KINDS: Mapping[type, str] = {dict: "an object", list: "an array", str: "a string"}
+_REF = re.compile(r"sha256:[0-9a-f]{64}")
 _T = TypeVar("_T")
 
 
@@ -59,14 +61,30 @@ def configuration(payload: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def skill_id(payload: Mapping[str, Any], message: Mapping[str, Any]) -> str:
     """Which skill is called: `skill_id` in the metadata of the message or of the request."""
+    found = _metadata(payload, message, "skill_id")
+    if found is None:
+        raise InvalidParams("name the skill as skill_id in the metadata of the message or of the request")
+    if isinstance(found[0], str) and found[0]:
+        return found[0]
+    raise InvalidParams("metadata.skill_id must be a non-empty string")
+
+
+def transition(payload: Mapping[str, Any], message: Mapping[str, Any]) -> str | None:
+    """The transition that the caller means the skill to be, by `transition_fn` in the same metadata."""
+    found = _metadata(payload, message, "transition_fn")
+    if found is None:
+        return None
+    if isinstance(found[0], str) and _REF.fullmatch(found[0]):
+        return found[0]
+    raise InvalidParams("metadata.transition_fn must be sha256: and 64 lower-case hexadecimal digits")
+
+
+def _metadata(payload: Mapping[str, Any], message: Mapping[str, Any], name: str) -> tuple[Any] | None:
     for holder in (message, payload):
         metadata = holder.get("metadata")
-        if isinstance(metadata, dict) and "skill_id" in metadata:
-            found = metadata["skill_id"]
-            if isinstance(found, str) and found:
-                return found
-            raise InvalidParams("metadata.skill_id must be a non-empty string")
-    raise InvalidParams("name the skill as skill_id in the metadata of the message or of the request")
+        if isinstance(metadata, dict) and name in metadata:
+            return (metadata[name],)
+    return None
 
 
 def arguments(message: Mapping[str, Any]) -> Any:

@@ -45,7 +45,7 @@ class Asked:
     """One call as its caller asked for it.
 
     `deadline` is Unix time in seconds; `root_task` the task it is part of; `onward` the service parameters of calls
-    that are made for it.
+    that are made for it. `transition` is the content address that the skill's contract must have, if that matters.
     """
 
     session: Session
@@ -56,6 +56,7 @@ class Asked:
     deadline: float
     root_task: str | None = None
     onward: Mapping[str, str] = field(default_factory=dict)
+    transition: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,13 @@ def task_id(episode: str, message_id: str) -> str:
 
 
 def plan_call(asked: Asked, skill: Skill) -> Planned:
-    """Plan a call. Raises InvalidParams for arguments that can't be kept, InternalError for a plan that is broken."""
+    """Plan a call.
+
+    Raises InvalidParams for arguments that can't be kept or a transition that is another, InternalError for a plan
+    that is broken.
+    """
+    if asked.transition is not None and asked.transition != transition_of(skill.contract).ref:
+        raise InvalidParams("proposal does not match the registered transition")
     try:
         encoded = canonical.encode(asked.arguments)
     except canonical.NotCanonical as error:
