@@ -89,7 +89,7 @@ class SkillAgent:
         self._cards: dict[tuple[str, ...], bytes] = {}
         self._streams = Streams(pipeline)
         self._cancels = Cancels(pipeline, ledger, self._streams, self._tell)
-        self._presence: Presence | None = None
+        self.presence: Presence | None = None
         self._sessions: dict[str, tuple[float, Session]] = {}
         self._push = PushOperations(ledger.push, push, self._expected, pipeline.clock, push_limit) if push else None
         self._operations: Mapping[str, _Operation] = {
@@ -143,16 +143,16 @@ class SkillAgent:
             declare=declare,
         )
         await presence.start()
-        self._presence = presence
+        self.presence = presence
 
     async def leave(self) -> None:
         """Say goodbye, and hear nothing more of the control exchange."""
-        presence, self._presence = self._presence, None
+        presence, self.presence = self.presence, None
         if presence is not None:
             await presence.close()
 
     async def _tell(self, task_id: str) -> bool:
-        return self._presence is not None and await self._presence.publish(CANCEL, {"task": task_id})
+        return self.presence is not None and await self.presence.publish(CANCEL, {"task": task_id})
 
     async def __call__(self, request: Request, reply: Reply) -> None:
         deadline = DEFAULT_DEADLINE if request.deadline is None else request.deadline - time.time()

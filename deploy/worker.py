@@ -90,7 +90,12 @@ class Worker:
         try:
             await self._stand()
             server = self._server = await house.serve(self._target, declare=self._declare)
-            readiness = Readiness(lambda: server.state, lambda: server.paused, file=self._ready_file)
+
+            def state() -> bus.State:
+                presence = house.agent.presence  # which learns of an alarm of the broker before the first answer does
+                return presence.state if presence is not None else server.state
+
+            readiness = Readiness(state, lambda: server.paused, file=self._ready_file)
             beside = (self._listen(house), self._notify(house), house.hold(server), house.reap(), readiness.run())
             self._beside = [asyncio.create_task(each) for each in beside]
             if self._settings.dead_letters:

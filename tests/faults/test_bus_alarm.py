@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from bus.presence import Presence
 from bus.vitals import Info, Pong, Stats
 from deploy.rabbitmq import PrivateNode
 from tests.conformance.stage import soon, until
+from tests.faults.conftest import Site
 from tests.faults.test_bus_broker import HELLO, PATIENCE, RETRY, Counting
 
 
@@ -98,3 +100,14 @@ async def test_a_stream_lives_through_an_alarm(rabbitmq_node: PrivateNode, uniqu
         assert [event async for event in stream] == []
         assert client.stats().losses == 0
     await bus.remove(url, "slow", prefix=unique_prefix, shared=True)
+
+
+async def test_a_worker_that_has_nothing_to_say_is_not_ready_in_an_alarm(
+    fragile_site: Site, rabbitmq_node: PrivateNode, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    await fragile_site.worker("--ready-file", str(ready))
+    await until(ready.exists)
+    async with alarm(rabbitmq_node):
+        await until(lambda: not ready.exists(), 30)  # by its next heartbeat, at most 10 s later
+    await until(ready.exists)
