@@ -10,6 +10,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
@@ -39,6 +40,8 @@ NO_SETTING = re.compile(
     r"|MAIL_(BACKEND|HOST|PORT|SECURITY|CA_FILE|USERNAME|PASSWORD(_FILE)?|SENDER|SUBJECT|DEFAULT_TO)"
     r"|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+(_(PROTO|PORT|ADDR))?)?))"
 )
+# What the backends of others may read.
+BACKEND_OPTION = re.compile(r"SKILLBUS_(SEARCH|KB|MAIL)_\w+")
 # What the AMQP library reads from the URL's query as a number, and the largest that there is a use for.
 NUMBERS = {"heartbeat": 65_535, "timeout": 86_400, "interleave": 65_535, "happy_eyeballs_delay": 86_400}
 SECRET_KEY = re.compile(r"key|token|secret|pass|pwd|credential|auth|bearer|cookie|dsn", re.IGNORECASE)
@@ -400,8 +403,17 @@ def _variables(known: Iterable[str]) -> list[str]:
     return sorted(
         name
         for name in map(str.upper, os.environ)
-        if name in settings or (name.startswith(PREFIX) and not NO_SETTING.fullmatch(name))
+        if name in settings or (name.startswith(PREFIX) and not NO_SETTING.fullmatch(name) and not _is_foreign(name))
     )
+
+
+def _is_foreign(variable: str) -> bool:
+    """Whether it may be meant for a backend that another distribution brings, which knows itself what it reads."""
+    match = BACKEND_OPTION.fullmatch(variable)
+    if match is None:
+        return False
+    kind = match[1].lower()
+    return any(point.name.startswith(f"{kind}.") for point in entry_points(group="skillbus.backends"))
 
 
 def _unknown(names: Iterable[str], known: Iterable[str], what: str) -> Iterable[str]:

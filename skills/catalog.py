@@ -19,14 +19,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a pack, or a part of one that it can do without, was left out; `kind` says which of them it is."""
+    """Why a pack, or a part of one that it can do without, was left out; `kind` says which of them it is.
+
+    `distribution` is the name and version of what was installed with it; empty for what no distribution brought.
+    """
 
     pack: str
     reason: str
     kind: str = "pack"
+    distribution: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.pack!r} is left out: {self.reason}"
+        return f"{self.kind} {self.pack!r}{_of(self.distribution)} is left out: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,7 @@ class Pack:
     name: str
     source: str
     skills: tuple[Skill, ...]
+    distribution: str = ""
 
 
 class Catalog:
@@ -79,7 +84,7 @@ class Catalog:
         """The skills of all packs that are `installed`, then of those `named` as `module:attribute`.
 
         Installed packs register under the entry point group `skillbus.packs`; `only` leaves just those with these
-        names. This distribution's packs come first, so that no other takes their ids.
+        names. This distribution's packs come first, so that no other takes their ids; the others by their names.
         """
         catalog = cls()
         points = sorted(entry_points(group=GROUP), key=_rank) if installed else []
@@ -93,16 +98,16 @@ class Catalog:
                 catalog._load(point, context)
         return catalog
 
-    def add(self, name: str, skills: Iterable[Skill], *, source: str = "code") -> bool:
+    def add(self, name: str, skills: Iterable[Skill], *, source: str = "code", distribution: str = "") -> bool:
         """Take a pack, whole; False, and one more problem, if it can't be taken."""
         try:
             members = tuple(islice(skills, MAX_SKILLS + 1))
-        except Exception as error:
-            return self._leave_out(name, _text(error))
+        except (Exception, SystemExit) as error:
+            return self._leave_out(name, _text(error), distribution)
         reason = f"it holds more than {MAX_SKILLS} skills" if len(members) > MAX_SKILLS else self._refusal(members)
         if reason is not None:
-            return self._leave_out(name, reason)
-        pack = Pack(name, source, members)
+            return self._leave_out(name, reason, distribution)
+        pack = Pack(name, source, members, distribution)
         self._packs.append(pack)
         self._skills = dict(
             sorted(
@@ -134,6 +139,7 @@ class Catalog:
 
     def _load(self, point: EntryPoint, context: PackContext) -> None:
         module, _, attribute = point.value.partition(":")
+        distribution = distribution_of(point)
         try:
             factory: Any = importlib.import_module(module)
             for name in attribute.split("."):
@@ -144,9 +150,9 @@ class Catalog:
             if not isinstance(skills, Iterable):
                 raise TypeError(f"{attribute} gives {type(skills).__name__}, not skills")
         except (Exception, SystemExit) as error:
-            self._leave_out(point.name, _text(error))
+            self._leave_out(point.name, _text(error), distribution)
         else:
-            self.add(point.name, skills, source=point.value)
+            self.add(point.name, skills, source=point.value, distribution=distribution)
 
     def _refusal(self, members: tuple[Any, ...]) -> str | None:
         ids: set[str] = set()
@@ -160,16 +166,25 @@ class Catalog:
                 return f"the skill {skill.id!r} has effects and no handler"
             for other in self._packs:
                 if any(skill.id == taken.id for taken in other.skills):
-                    return f"the id {skill.id!r} is taken by the pack {other.name!r}"
+                    return f"the id {skill.id!r} is taken by the pack {other.name!r}{_of(other.distribution)}"
         return None
 
-    def _leave_out(self, name: str, reason: str) -> bool:
-        self._report(Problem(name, reason))
+    def _leave_out(self, name: str, reason: str, distribution: str) -> bool:
+        self._report(Problem(name, reason, distribution=distribution))
         return False
 
     def _report(self, problem: Problem) -> None:
         self._problems.append(problem)
         log.warning("%s", problem)
+
+
+def distribution_of(point: EntryPoint) -> str:
+    """The name and version of the distribution that registers an entry point; empty for one that none does."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else ""
+
+
+def _of(distribution: str) -> str:
+    return f" of {distribution}" if distribution else ""
 
 
 def _rank(point: EntryPoint) -> tuple[bool, str, str]:
@@ -178,4 +193,8 @@ def _rank(point: EntryPoint) -> tuple[bool, str, str]:
 
 
 def _text(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # it is a stranger's class
+        text = "(an error without a text)"
+    return f"{type(error).__name__}: {text}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from ..catalog import PackContext, Problem
+from ..catalog import PackContext, Problem, distribution_of
 from ..skill import Tier
 from . import fakes
 from .backends import BackendContext, Kind, Unconfigured
@@ -121,14 +121,15 @@ def bind(kind: Kind, pack: PackContext, *, original: Mapping[str, Any] | None = 
     if name == "stub":
         return _stub(context, source)
     builtin = BUILTIN[kind].get(name)
+    brought = "" if builtin else distribution_of(foreign[name])
     try:
         backend = builtin.make(context) if builtin else _loaded(foreign[name])(context)
         _check(kind, backend)
     except Unconfigured as lack:
-        pack.report(Problem(f"{kind}.{name}", str(lack), "backend"))
+        pack.report(Problem(f"{kind}.{name}", str(lack), "backend", brought))
     except (Exception, SystemExit) as error:
         # The text of a stranger's error may hold what its configuration keeps secret.
-        pack.report(Problem(f"{kind}.{name}", f"it can't be made ({type(error).__name__})", "backend"))
+        pack.report(Problem(f"{kind}.{name}", f"it can't be made ({type(error).__name__})", "backend", brought))
     else:
         tier = builtin.tier if builtin else "live"
         return Binding(name, source, tier, backend, RAISE[kind] if tier != "live" else "")
@@ -201,13 +202,15 @@ def _foreign(kind: Kind, pack: PackContext) -> dict[str, EntryPoint]:
         match = _NAME.fullmatch(point.name)
         if match is None:
             if kind == "search":  # once is enough
-                pack.report(Problem(point.name, "its name must be search., kb. or mail. and a-z 0-9 _ -", "backend"))
+                reason = "its name must be search., kb. or mail. and a-z 0-9 _ -"
+                pack.report(Problem(point.name, reason, "backend", distribution_of(point)))
         elif match[1] == kind:
             taken = match[2] in found and found[match[2]].value != point.value
             if taken or match[2] in BUILTIN[kind] or match[2] in NOTHING:
-                pack.report(Problem(point.name, "its name is taken", "backend"))
+                pack.report(Problem(point.name, "its name is taken", "backend", distribution_of(point)))
             elif not is_allowed(point.name, pack.environ):
-                pack.report(Problem(point.name, "SKILLBUS_ALLOWED_PLUGINS does not list it", "backend"))
+                reason = "SKILLBUS_ALLOWED_PLUGINS does not list it"
+                pack.report(Problem(point.name, reason, "backend", distribution_of(point)))
             else:
                 found[match[2]] = point
     return found

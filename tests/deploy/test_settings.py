@@ -132,6 +132,20 @@ def test_what_is_no_setting_is_left_alone(monkeypatch: pytest.MonkeyPatch, name:
     Settings()
 
 
+def test_what_a_backend_of_another_may_read_is_left_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SKILLBUS_SEARCH_FLAVOUR", "plum")
+    assert lines_of()[0].startswith("unknown environment variable SKILLBUS_SEARCH_FLAVOUR")
+    info = tmp_path / "a_backend-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: a-backend\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[skillbus.backends]\nsearch.plum = plums:backend\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Settings()
+    monkeypatch.setenv("SKILLBUS_MAIL_FLAVOUR", "plum")
+    (line,) = lines_of()
+    assert line.startswith("unknown environment variable SKILLBUS_MAIL_FLAVOUR")
+
+
 def test_lists_and_tables_are_json_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SKILLBUS_PACKS", '["my.pack:skills", "other:pack"]')
     monkeypatch.setenv("SKILLBUS_TOOLS", '{"fs": {"root": "/srv"}}')

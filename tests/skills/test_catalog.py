@@ -1,7 +1,8 @@
 import logging
 import sys
-from collections.abc import Iterator, Mapping
-from importlib.metadata import EntryPoint, PackageNotFoundError, distribution
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, version
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,16 +22,33 @@ def skill(name: str, **contract: Any) -> Skill:
     )
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def mute(_: PackContext) -> list[Skill]:
+    raise Mute
+
+
+def leaves_halfway(_: PackContext) -> Iterator[Skill]:
+    yield skill("half")
+    sys.exit(4)
+
+
 def half(_: PackContext) -> Iterator[Skill]:
     yield skill("half")
     raise RuntimeError("no second half")
 
 
-PACKS: Mapping[str, Any] = {
+PACKS: dict[str, Any] = {
     "good": lambda _: [skill("b"), skill("a"), skill("Z"), skill("a.b")],
     "told": lambda context: [skill(context.config["name"]), skill(context.environ["NAME"])],
     "half": half,
     "raises": lambda _: 1 / 0,
+    "mute": mute,
+    "bad-contract": lambda _: [skill("fine"), skill("not an id")],
+    "halfway": leaves_halfway,
     "leaves": lambda _: sys.exit(3),
     "nothing": lambda _: None,
     "wrong": lambda _: [skill("wrong"), "not a skill"],
@@ -88,6 +106,9 @@ def test_a_pack_may_be_an_attribute_of_an_attribute() -> None:
         ("half", "RuntimeError: no second half"),
         ("raises", "ZeroDivisionError: division by zero"),
         ("leaves", "SystemExit: 3"),
+        ("halfway", "SystemExit: 4"),
+        ("mute", "Mute: (an error without a text)"),
+        ("bad-contract", "ValidationError: 1 validation error for Contract id "),
         ("nothing", "TypeError: "),
         ("uncallable", "TypeError: "),
         ("wrong", "it holds str, which is not a Skill"),
@@ -142,6 +163,44 @@ def test_installed_packs_are_loaded_ours_first_then_by_name(monkeypatch: pytest.
     assert [problem.pack for problem in catalog.problems] == ["alpha"]
     assert [pack.name for pack in Catalog.load(PackContext(), only={"zeta"}).packs] == ["zeta"]
     assert Catalog.load(PackContext(), only=()).packs == ()
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have a distribution installed that registers packs of `PACKS`, each under its name."""
+
+    def add(name: str, **points: str) -> None:
+        info = tmp_path / f"{name.replace('-', '_')}-1.5.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.5\n")
+        lines = "".join(f"{point} = {value}\n" for point, value in points.items())
+        (info / "entry_points.txt").write_text(f"[{skills.catalog.GROUP}]\n{lines}")
+        if str(tmp_path) not in sys.path:
+            monkeypatch.syspath_prepend(str(tmp_path))
+
+    return add
+
+
+def test_who_brought_what_is_left_out_is_told(
+    install: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(PACKS, "calc", lambda _: [skill("calc"), skill("mine")])
+    vars(sys.modules[HERE])["calc"] = PACKS["calc"]
+    install("a-first", zeta=f"{HERE}:good", gone="no_such_module:pack")
+    install("b-second", alpha=f"{HERE}:calc", zeta=f"{HERE}:takes", omega=f"{HERE}:raises", fine=f"{HERE}:inner.pack")
+    ours = version("skillbus")
+    catalog = Catalog.load(PackContext(), only={"zeta", "gone", "alpha", "omega", "fine", "host"})
+    assert [str(problem) for problem in catalog.problems] == caplog.messages == [
+        f"pack 'alpha' of b-second 1.5 is left out: the id 'calc' is taken by the pack 'host' of skillbus {ours}",
+        "pack 'gone' of a-first 1.5 is left out: ModuleNotFoundError: No module named 'no_such_module'",
+        "pack 'omega' of b-second 1.5 is left out: ZeroDivisionError: division by zero",
+        "pack 'zeta' of b-second 1.5 is left out: the id 'a' is taken by the pack 'zeta' of a-first 1.5",
+    ]  # fmt: skip
+    assert [(pack.name, pack.distribution) for pack in catalog.packs[1:]] == [
+        ("fine", "b-second 1.5"), ("zeta", "a-first 1.5"),
+    ]  # fmt: skip
+    assert "mine" not in catalog
+    assert "new" not in catalog
 
 
 def installed() -> bool:

@@ -184,7 +184,7 @@ def test_a_backend_that_can_not_be_made_is_reported_and_left_out(installed: Any,
     problems: list[Problem] = []
     binding = bind("search", context({"search": {"backend": "plum"}}, problems))
     assert (binding.name, binding.tier, binding.backend) == ("stub", "stub", None)
-    assert problems == [Problem("search.plum", reason, "backend")]
+    assert problems == [Problem("search.plum", reason, "backend", "a-backend 1")]
 
 
 def test_a_backend_that_nobody_chose_is_not_loaded(installed: Any) -> None:
@@ -218,7 +218,7 @@ def test_of_two_with_one_name_the_second_is_left_out(installed: Any, tmp_path: P
     problems: list[Problem] = []
     binding = bind("search", context({"search": {"backend": "plum", "flavour": "plum"}}, problems))
     assert binding.tier == "live"
-    assert problems == [Problem("search.plum", "its name is taken", "backend")]
+    assert problems == [Problem("search.plum", "its name is taken", "backend", "b-backend 1")]
 
 
 def test_the_operator_lets_in_whom_he_lists(installed: Any) -> None:
@@ -236,7 +236,7 @@ def test_the_catalog_tells_of_a_backend_that_is_left_out(installed: Any) -> None
     catalog = Catalog.load(context({"search": {"backend": "plum"}}), only={"host"})
     assert "search" in catalog
     assert [str(problem) for problem in catalog.problems] == [
-        "backend 'search.plum' is left out: it can't be made (RuntimeError)"
+        "backend 'search.plum' of a-backend 1 is left out: it can't be made (RuntimeError)"
     ]
 
 
