@@ -220,7 +220,7 @@ class SkillAgent:
             return
         if self._push is None:
             raise PushNotificationNotSupported
-        self._pipeline.admit(asked.session, asked.skill_id)
+        self._pipeline.admit(asked.session, asked.skill_id, asked.caller)
         config = member(wanted, "taskPushNotificationConfig", dict)
         await self._push.attach(config, task_id(asked.session.episode, asked.message_id), asked.session)
 
@@ -241,10 +241,13 @@ class SkillAgent:
             parameters.root_task(request),
             request.onward,
             parameters.transition(request.payload, message),
+            request.caller,
         )
 
     async def _keep_waiting(self, run: Run, request: Request, reply: Reply, history: int) -> bool:
         """Let the caller of a long call wait in the ledger, where its answer comes from. False when it has ended."""
+        if self._pipeline.answering.answer is None:
+            return False  # without a way to answer later, the request stays where it is
         task = await self._streams.taken(run)
         waiter = Waiter(run.task_id, reply.address, request.operation, history)
         if task is None or not await self._ledger.waiters.keep(waiter):
@@ -365,7 +368,7 @@ class SkillAgent:
 
     async def _get_card(self, request: Request, session: Session, reply: Reply) -> None:
         fresh = await self._fresh(session)
-        await reply.send(self._encoded_card(self._pipeline.visible(fresh)))
+        await reply.send(self._encoded_card(self._pipeline.visible(fresh, request.caller)))
 
     def card(self, skills: Sequence[Skill]) -> dict[str, Any]:
         """The agent card, with these skills (A2A 1.0, section 4.4.1), signed if the agent has a key (section 8.4)."""

@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, literal, select, union_all, update
 from sqlalchemy.engine import Connection
 
 from . import books, schema
 from .books import Books, LogEntry, bytes_of
+from .constraints import UNCONSTRAINED, Constraints
 from .database import BUSY, Database, LedgerError, open_database
 from .grants import Grant
 from .operations import Claim, Closing, Progress, Receipt, Reservation
@@ -150,14 +151,16 @@ class Ledger:
 
     async def _sessions(self, where: Any) -> list[Session]:
         query = select(schema.sessions).order_by(schema.sessions.c.created_at.desc(), schema.sessions.c.id)
-        held = select(schema.grants).join(schema.sessions).order_by(schema.grants.c.session, schema.grants.c.position)
+        plain, narrowed = (select(t).join(schema.sessions) for t in (schema.grants, schema.narrowed_grants))
+        plain = plain.add_columns(literal("").label("constraints"))
         if where is not None:
-            query, held = query.where(where), held.where(where)
+            query, plain, narrowed = query.where(where), plain.where(where), narrowed.where(where)
+        held = union_all(plain, narrowed).order_by("session", "position")
 
         def work(connection: Connection) -> list[Session]:
             grants: dict[str, list[Grant]] = {}
             for g in connection.execute(held):
-                grants.setdefault(g.session, []).append(Grant(g.effect, g.scope, g.budget, g.expires_at))
+                grants.setdefault(g.session, []).append(_grant(g))
             return [
                 Session(
                     r.id, r.public_key, r.episode, tuple(grants.get(r.id, ())), r.created_at, r.expires_at, r.revoked_at
@@ -223,10 +226,19 @@ def _add_session(connection: Connection, session: Session) -> None:
     )
     rows = [
         {"session": session.id, "position": position, "effect": grant.effect, "scope": grant.scope,
-         "budget": grant.budget, "expires_at": grant.expires_at}
+         "budget": grant.budget, "expires_at": grant.expires_at, "constraints": str(grant.constraints)}
         for position, grant in enumerate(session.grants)
     ]  # fmt: skip
-    connection.execute(schema.grants.insert(), rows)
+    for table, narrowed in ((schema.grants, False), (schema.narrowed_grants, True)):
+        columns = table.columns.keys()
+        kept = [{name: row[name] for name in columns} for row in rows if bool(row["constraints"]) is narrowed]
+        if kept:
+            connection.execute(table.insert(), kept)
+
+
+def _grant(row: Any) -> Grant:
+    constraints = Constraints.parse(row.constraints) if row.constraints else UNCONSTRAINED
+    return Grant(row.effect, row.scope, row.budget, row.expires_at, constraints)
 
 
 def _load_objects(connection: Connection, refs: Sequence[str]) -> dict[str, Object]:

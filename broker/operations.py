@@ -6,6 +6,7 @@ from typing import Any
 
 from skills import Effect
 
+from .facts import Facts
 from .grants import Decision
 from .records import Object
 from .sessions import Session
@@ -37,6 +38,9 @@ class Claim:
     the lock that an owner would hold. `recovering` takes an open intent over even for a session that has ended.
     Nothing is taken over from an owner before the ledger has been there for `steady` seconds: one that could not
     renew its lease for want of the ledger is not gone. `now` is Unix seconds; grants see whole ones.
+
+    `facts` are what the constraints of grants are put on. A new call is denied by the host with `refusal`, whatever
+    the grants say.
     """
 
     call: Call
@@ -49,16 +53,22 @@ class Claim:
     abandoned: bool = False
     recovering: bool = False
     steady: float = 0.0
+    facts: Facts | None = None
+    refusal: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Reserved:
-    """Leave to run. `recovered` says that an earlier owner may have run the effect already."""
+    """Leave to run. `recovered` says that an earlier owner may have run the effect already.
+
+    `narrowing` is the text of the constraints under which the grant gave it.
+    """
 
     epoch: int
     budget_before: int
     request_ref: str
     recovered: bool = False
+    narrowing: str = ""
 
 
 @dataclass(frozen=True, slots=True)

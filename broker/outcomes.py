@@ -55,9 +55,12 @@ def indeterminate(effect: PlannedEffect, reserved: Reserved) -> Ran:
 
 
 def denied(effect: PlannedEffect, decision: Decision, now: float) -> Ran:
-    """No grant allows the effect."""
-    record = _untouched(effect, decision.budget_before, decision.label, now)
-    reason = f"{decision.label}: {effect.effect} in {effect.scope}, {decision.budget_before} left of the budget"
+    """No grant allows the effect, or the host does not."""
+    record = _untouched(
+        effect, decision.budget_before, decision.label, now, narrowing=decision.narrowing, reason=decision.reason
+    )
+    why = decision.reason or f"{decision.budget_before} left of the budget"
+    reason = f"{decision.label}: {effect.effect} in {effect.scope}, {why}"
     return Ran("denied", decision.label, record, objects=(record,), reason=reason)
 
 
@@ -92,12 +95,16 @@ def _record(effect: PlannedEffect, reserved: Reserved, *, result_ref: str = "") 
     return EffectRecord(
         effect.effect, effect.scope, effect.cost, reserved.budget_before, reserved.budget_before - effect.cost,
         allowed=True, failed=not result_ref, denial="", request_ref=reserved.request_ref, result_ref=result_ref,
+        narrowing=reserved.narrowing,
     ).as_object()  # fmt: skip
 
 
-def _untouched(effect: PlannedEffect, budget: int, label: str, now: float) -> Object:
+def _untouched(
+    effect: PlannedEffect, budget: int, label: str, now: float, *, narrowing: str = "", reason: str = ""
+) -> Object:
     """The record of an effect that was kept from running."""
     return EffectRecord(
         effect.effect, effect.scope, effect.cost, budget, budget,
         allowed=False, failed=False, denial=label, request_ref=request_of(effect, now).ref, result_ref="",
+        narrowing=narrowing, reason=reason,
     ).as_object()  # fmt: skip

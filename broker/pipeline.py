@@ -19,6 +19,7 @@ from skills import Catalog, Context, Directory, Done, Failed, Outcome, PlannedEf
 from . import outcomes, records
 from .answering import Answering
 from .events import Reports
+from .facts import Facts
 from .grants import decide, sees
 from .leases import EVENTS_KEPT, Leases
 from .ledger import Ledger
@@ -36,6 +37,7 @@ from .planned import (
     traced,
     transition_of,
 )
+from .policy import UNRESTRICTED, HostPolicy
 from .records import Object
 from .runs import Canceled, Run, Wakes
 from .sessions import Session
@@ -63,8 +65,10 @@ class Pipeline:
         version: str,
         lease: float = 15.0,
         clock: Callable[[], float] = time.time,
+        policy: HostPolicy = UNRESTRICTED,
     ) -> None:
         self.catalog = catalog
+        self._policy = policy
         self.ledger = ledger
         self.wakes = Wakes()
         self.clock = clock
@@ -88,7 +92,7 @@ class Pipeline:
 
         Raises SkillNotFound, InvalidParams, IdempotencyConflict, InternalError; the run raises what `call` does.
         """
-        return self._start(plan_call(asked, self.admit(asked.session, asked.skill_id)))
+        return self._start(plan_call(asked, self.admit(asked.session, asked.skill_id, asked.caller)))
 
     def running(self, task_id: str, episode: str) -> Run | None:
         """The run of a task of this episode, if it runs here."""
@@ -165,24 +169,36 @@ class Pipeline:
         if not task.cancelled() and task.exception() is None and run.long and not task.result().replayed:
             self.answering.begin(run.task_id, run.episode)
 
-    def admit(self, session: Session, skill_id: str) -> Skill:
-        """The skill, if it exists and the session sees it. Raises SkillNotFound, the same for both."""
+    def admit(self, session: Session, skill_id: str, caller: str | None = None) -> Skill:
+        """The skill, if it exists and the session sees it. Raises SkillNotFound, the same for both.
+
+        What the host's policy denies is not there either, unless it has effects: then the log keeps the denial.
+        """
         skill = self.catalog.get(skill_id)
-        if skill is None or not sees(session.grants, skill.contract.access, int(self.clock())):
+        if (
+            skill is None
+            or not self._sees(session, skill, caller)
+            or (not skill.contract.effects and self._policy.hides(skill.contract))
+        ):
             raise SkillNotFound(metadata={"skill": skill_id[:128]})
         return skill
 
     def shows(self, session: Session, task: Task) -> bool:
         """Whether a session may look at a task of its episode: one of its own, or of a skill that it sees."""
         skill = self.catalog.get(task.skill)
-        return task.session == session.id or (
-            skill is not None and sees(session.grants, skill.contract.access, int(self.clock()))
-        )
+        return task.session == session.id or (skill is not None and self._sees(session, skill))
 
-    def visible(self, session: Session) -> list[Skill]:
-        """The skills that a session sees, in the order of their ids."""
-        now = int(self.clock())
-        return [skill for skill in self.catalog if sees(session.grants, skill.contract.access, now)]
+    def visible(self, session: Session, caller: str | None = None) -> list[Skill]:
+        """The skills that a session sees and the host's policy lets run, in the order of their ids."""
+        return [
+            skill
+            for skill in self.catalog
+            if self._sees(session, skill, caller) and not self._policy.hides(skill.contract)
+        ]
+
+    def _sees(self, session: Session, skill: Skill, caller: str | None = None) -> bool:
+        contract = skill.contract
+        return sees(session.grants, contract.access, int(self.clock()), Facts.of(contract, subject=caller))
 
     async def close(self, grace: float = 0.0) -> None:
         """Wait for what is running for `grace` seconds, then let go of it: its outcome will be found indeterminate."""
@@ -206,7 +222,10 @@ class Pipeline:
             return await self._waits.elsewhere(run)
 
     async def _perform(self, planned: Planned, run: Run) -> Receipt:
+        contract = planned.skill.contract
         if not planned.plan.effects:
+            if self._policy.refusal(contract) is not None:
+                raise SkillNotFound(metadata={"skill": contract.id})
             if self.clock() >= planned.deadline:
                 raise DeadlineExceeded
             return await self._commit(planned, None, None)
@@ -221,7 +240,11 @@ class Pipeline:
                     return await self._commit(planned, await self._not_begun(planned, effect), None)
                 # It runs in another worker, which is told as well; this one waits for what comes of it.
                 worktree = await stack.enter_async_context(self._waits.place(planned, run))
-            reservation = await self._waits.leave(planned, effect, run, locked=worktree is not None)
+            narrowed = any(grant.constraints for grant in planned.call.session.grants)
+            facts = Facts.of(contract, effect, subject=planned.caller, worktree=worktree) if narrowed else None
+            refusal = self._policy.refusal(contract, effect.effect)
+            locked = worktree is not None
+            reservation = await self._waits.leave(planned, effect, run, locked=locked, facts=facts, refusal=refusal)
             if isinstance(reservation, Receipt):
                 return reservation
             if isinstance(reservation, Denied):
@@ -250,7 +273,7 @@ class Pipeline:
             return outcomes.indeterminate(effect, reserved)
         if run.canceled or await self.ledger.tasks.buried([Named(run.task_id, run.episode, run.root_task)]):
             return outcomes.interrupted(effect, reserved)
-        if not planned.may_run:
+        if not planned.may_run or self._policy.refusal(planned.skill.contract, effect.effect) is not None:
             return outcomes.indeterminate(effect, reserved)
         return await self._execute(planned, effect, reserved, worktree, run)
 

@@ -46,6 +46,7 @@ class Asked:
 
     `deadline` is Unix time in seconds; `root_task` the task it is part of; `onward` the service parameters of calls
     that are made for it. `transition` is the content address that the skill's contract must have, if that matters.
+    `caller` is the broker's user, where the broker vouched for it.
     """
 
     session: Session
@@ -57,6 +58,7 @@ class Asked:
     root_task: str | None = None
     onward: Mapping[str, str] = field(default_factory=dict)
     transition: str | None = None
+    caller: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ class Planned:
     recovering: bool = False
     may_run: bool = True
     onward: Mapping[str, str] = field(default_factory=dict)
+    caller: str | None = None
 
     @property
     def needs_worktree(self) -> bool:
@@ -153,7 +156,9 @@ def plan_call(asked: Asked, skill: Skill) -> Planned:
         **asked.onward,
         ROOT_TASK: call.root_task or call.task_id,
     }  # a cancel of the root reaches what its handler calls
-    return Planned(call, skill, plan, kept, Object(records.PLAN, plan_bytes), asked.deadline, onward=onward)
+    return Planned(
+        call, skill, plan, kept, Object(records.PLAN, plan_bytes), asked.deadline, onward=onward, caller=asked.caller
+    )
 
 
 def plan_recovery(task: Task, skill: Skill, session: Session, arguments: bytes, now: float) -> Planned:

@@ -106,7 +106,11 @@ def effect_request(effect: str, scope: str, cost: int, now: int, payload: bytes)
 
 @dataclass(frozen=True, slots=True)
 class EffectRecord:
-    """What became of one brokered effect."""
+    """What became of one brokered effect.
+
+    `narrowing` is the text of the constraints of the grant that decided, where it had any; `reason` says which of them
+    does not hold, or what the host does not allow. Where there is none, the record has no such member.
+    """
 
     effect: str
     scope: str
@@ -118,6 +122,8 @@ class EffectRecord:
     denial: str
     request_ref: str
     result_ref: str
+    narrowing: str = ""
+    reason: str = ""
 
     def encode(self) -> bytes:
         return orjson.dumps(
@@ -132,6 +138,8 @@ class EffectRecord:
                 "denial": self.denial,
                 "requestRef": self.request_ref,
                 "resultRef": self.result_ref,
+                **({"narrowing": self.narrowing} if self.narrowing else {}),
+                **({"reason": self.reason} if self.reason else {}),
             }
         )
 
@@ -140,7 +148,7 @@ class EffectRecord:
         """The record law: a success debits and has a result, a failure debits and has none, a denial neither."""
         debited = self.budget_after == self.budget_before - self.cost
         if self.allowed:
-            return not self.denial and debited and bool(self.result_ref) != self.failed
+            return not self.denial and not self.reason and debited and bool(self.result_ref) != self.failed
         return not self.failed and bool(self.denial) and self.budget_after == self.budget_before and not self.result_ref
 
     def as_object(self) -> Object:

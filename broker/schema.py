@@ -16,8 +16,9 @@ from sqlalchemy import (
     text,
 )
 
-VERSION = 3
+VERSION = 4
 """2: events of tasks, cancels, and what a call needs to be told of and recovered. 3: push notifications, waiters.
+4: grants with constraints.
 
 See `broker.database`.
 """
@@ -53,6 +54,19 @@ grants = Table(
     Column("budget", BigInteger, nullable=False),
     Column("expires_at", BigInteger, nullable=False),
 )
+
+narrowed_grants = Table(
+    "narrowed_grants",
+    metadata,
+    Column("session", String(64), ForeignKey("sessions.id"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("effect", Text, nullable=False),
+    Column("scope", Text, nullable=False),
+    Column("budget", BigInteger, nullable=False),
+    Column("expires_at", BigInteger, nullable=False),
+    Column("constraints", Text, nullable=False),
+)
+"""The grants with constraints. A worker that knows of none does not look here, and so grants less, not more."""
 
 episodes = Table(
     "episodes",
@@ -106,6 +120,8 @@ calls = Table(
     Column("input_ref", String(71)),
     Column("deadline", Float),
     Column("root_task", Text),
+    # since schema 4
+    Column("narrowing", Text),
     Index("ix_calls_episode", "episode", "entry_index"),
     Index("ix_calls_lease", "owner", "lease_until"),
     Index("ix_calls_open", "lease_until", sqlite_where=text("state IS NULL")),

@@ -6,7 +6,7 @@ import re
 import secrets
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -108,7 +108,7 @@ def mint(episode: str, grants: Sequence[Grant], *, ttl: int, now: int | None = N
         raise SessionError("authority: mint: no grants")
     created = int(time.time()) if now is None else now
     expires = created + ttl
-    clamped = tuple(Grant(g.effect, g.scope, g.budget, min(g.expires_at, expires)) for g in grants)
+    clamped = tuple(replace(grant, expires_at=min(grant.expires_at, expires)) for grant in grants)
     credential = Credential.generate()
     return credential, Session(credential.id, credential.public_key, episode, clamped, created, expires)
 

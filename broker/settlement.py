@@ -18,8 +18,9 @@ from sqlalchemy.engine import Connection
 from bus import IdempotencyConflict, Unauthenticated, Unavailable
 
 from . import schema
-from .grants import decide
+from .grants import Decision, decide
 from .operations import Busy, Call, Claim, Closing, Denied, Fenced, Operation, Progress, Receipt, Reservation, Reserved
+from .policy import DENIED
 from .records import Entry, Object, World, after
 from .sessions import Session
 
@@ -132,10 +133,13 @@ class Transaction:
                 return Busy(row["lease_until"])
             row |= {"owner": claim.owner, "lease_until": claim.lease_until, "epoch": row["epoch"] + 1}
             self._changed.append(row)
-            return Reserved(row["epoch"], row["budget_before"], row["request_ref"], recovered=True)
+            held = row["epoch"], row["budget_before"], row["request_ref"]
+            return Reserved(*held, recovered=True, narrowing=row["narrowing"] or "")
+        if claim.refusal is not None:
+            return Denied(Decision(False, DENIED, None, 0, reason=claim.refusal))
         episode = call.session.episode
         spent = {(name, scope): used for (where, name, scope), used in self._spent.items() if where == episode}
-        decision = decide(call.session.grants, effect, int(claim.now), spent)
+        decision = decide(call.session.grants, effect, int(claim.now), spent, claim.facts)
         if not decision.allowed:
             return Denied(decision)
         budget = (episode, effect.name, effect.scope)
@@ -148,13 +152,14 @@ class Transaction:
             "cost": effect.cost,
             "budget_before": decision.budget_before,
             "request_ref": claim.request.ref,
+            "narrowing": decision.narrowing or None,
             "owner": claim.owner,
             "epoch": 1,
             "lease_until": claim.lease_until,
         }
         self._opened[call.task_id] = self._rows[call.task_id] = row
         self._keep(claim.request, *claim.objects)
-        return Reserved(1, decision.budget_before, claim.request.ref)
+        return Reserved(1, decision.budget_before, claim.request.ref, narrowing=decision.narrowing)
 
     def _commit(self, closing: Closing) -> Receipt:
         call, metadata = closing.call, json.dumps(dict(closing.metadata))

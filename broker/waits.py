@@ -10,6 +10,7 @@ from bus import DeadlineExceeded, SandboxUnavailable, Unavailable
 from skills import Directory, PlannedEffect
 
 from . import outcomes
+from .facts import Facts
 from .ledger import Ledger
 from .operations import Busy, Claim, Closing, Denied, Receipt, Reserved
 from .planned import LONG, Planned
@@ -85,7 +86,14 @@ class Waits:
                 ) from None
 
     async def leave(
-        self, planned: Planned, effect: PlannedEffect, run: Run, *, locked: bool
+        self,
+        planned: Planned,
+        effect: PlannedEffect,
+        run: Run,
+        *,
+        locked: bool,
+        facts: Facts | None,
+        refusal: str | None,
     ) -> Reserved | Denied | Receipt:
         """Leave to run the effect, why not, or what came of the call already.
 
@@ -108,6 +116,8 @@ class Waits:
                 abandoned=locked,
                 recovering=planned.recovering,
                 steady=max(self._lease, SETTLE),
+                facts=facts,
+                refusal=refusal,
             )
             async with self._ledger.watch.limit(planned.deadline - now):
                 try:

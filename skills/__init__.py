@@ -3,7 +3,8 @@
 # ruff: noqa: I001 - the groups are the map
 
 # what a skill is
-from .contract import Contract, Effect, Risk
+from .contract import Contract, Effect, Quantity, Risk
+from .annotations import mcp_annotations
 from .plan import Plan, PlanLawError, PlannedEffect, admit_finish, admit_plan
 from .skill import (
     Context,
@@ -66,6 +67,7 @@ __all__ = [
     "Problem",
     "Protected",
     "Protection",
+    "Quantity",
     "Refused",
     "Reporter",
     "Risk",
@@ -76,5 +78,6 @@ __all__ = [
     "admit_plan",
     "check_path",
     "legible",
+    "mcp_annotations",
     "strict",
 ]

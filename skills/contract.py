@@ -1,8 +1,15 @@
 """What a skill declares about itself, and what a caller may rely on before calling it."""
 
+import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+Quantity = Literal["operation", "path", "bytes", "recipients", "results"]
+"""What the constraints of a grant can be put on."""
+
+_POINTER = re.compile(r"(/([^/~]|~[01])*)+")
 
 
 class _Declaration(BaseModel):
@@ -42,6 +49,12 @@ class Contract(_Declaration):
     the effect again after a crash, in the same place, is harmless. `output_mode` is the media type of the
     answer: `application/json` is one data part; `text/plain` is one text part, the only member `text` of an output,
     which begins with `error: ` when it says that there is no answer.
+
+    `measures` says where the payload of a planned effect holds what the constraints of grants are put on: a JSON
+    pointer (RFC 6901), or, if it does not begin with a slash, what it is in every call. A path is a text or a list of
+    texts, relative to the worktree. `bytes` is a text, which counts as its UTF-8, or a number; `recipients` a text of
+    addresses between commas, a list or a number; `results` a list or a number. A constraint on what is not measured
+    denies.
     """
 
     id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")
@@ -58,6 +71,20 @@ class Contract(_Declaration):
     worktree: bool = False
     output_mode: Literal["application/json", "text/plain"] = "application/json"
     risk: Risk = Risk()
+    measures: Mapping[Quantity, str] = {}
+
+    @field_validator("measures")
+    @classmethod
+    def _pointers_or_constants(cls, measures: Mapping[Quantity, str]) -> Mapping[Quantity, str]:
+        for quantity, where in measures.items():
+            if where.startswith("/"):
+                if not _POINTER.fullmatch(where):
+                    raise ValueError(f"{quantity}: {where!r} is no JSON pointer")
+            elif quantity == "path" or (quantity != "operation" and not (where.isascii() and where.isdigit())):
+                raise ValueError(f"{quantity}: {where!r} is neither a JSON pointer nor a number that always holds")
+            elif not where:
+                raise ValueError(f"{quantity} is measured by nothing")
+        return measures
 
     @field_validator("input_schema", "output_schema")
     @classmethod

@@ -52,7 +52,7 @@ class Protection:
 
     def check(self, path: str) -> None:
         """Raise Protected if `path`, relative to the directory, must not be written."""
-        spellings = [list(_folded(path)), list(_folded(path, streams=False))]
+        spellings = [list(folded(path)), list(folded(path, streams=False))]
         if any(_GIT.fullmatch(name) for names in spellings for name in names):
             raise Protected(path, None)
         for pattern in self.deny:
@@ -60,12 +60,15 @@ class Protection:
                 raise Protected(path, pattern)
 
 
-def _folded(path: str, *, streams: bool = True) -> Iterator[str]:
-    """The names on the way, folded; a backslash separates too, and `.` and empty names are left out."""
+def folded(path: str, *, streams: bool = True) -> Iterator[str]:
+    """The names on the way, as the most forgiving file system compares them.
+
+    A backslash separates too, and `.` and empty names are left out; without `streams` so is what follows a colon.
+    """
     for name in path.replace("\\", "/").split("/"):
-        folded = _fold(name if streams else name.partition(":")[0])
-        if folded:
-            yield folded
+        bare = _fold(name if streams else name.partition(":")[0])
+        if bare:
+            yield bare
 
 
 def _fold(name: str) -> str:
@@ -77,7 +80,7 @@ def _fold(name: str) -> str:
 
 def _matches(pattern: str, names: list[str]) -> bool:
     if pattern.endswith(_TREE):
-        tree = list(_folded(pattern.removesuffix(_TREE)))
+        tree = list(folded(pattern.removesuffix(_TREE)))
         return names[: len(tree)] == tree
-    glob = "/".join(_folded(pattern))
+    glob = "/".join(folded(pattern))
     return fnmatch.fnmatchcase("/".join(names), glob) or (bool(names) and fnmatch.fnmatchcase(names[-1], glob))

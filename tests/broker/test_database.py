@@ -18,9 +18,9 @@ def make_old(path: Path) -> None:
     """Turn a ledger into one of schema 1."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DROP INDEX ix_calls_open")
-        for column in ("events", "updated_at", "input_ref", "deadline", "root_task"):
+        for column in ("narrowing", "events", "updated_at", "input_ref", "deadline", "root_task"):
             connection.execute(f"ALTER TABLE calls DROP COLUMN {column}")
-        for table in ("task_events", "cancels", "push_configs", "waiters"):
+        for table in ("task_events", "cancels", "push_configs", "waiters", "narrowed_grants"):
             connection.execute(f"DROP TABLE {table}")
         connection.execute("UPDATE facts SET value = '1'")
 
@@ -28,13 +28,22 @@ def make_old(path: Path) -> None:
 def make_older(path: Path) -> None:
     """Turn a ledger into one of schema 2."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("DROP TABLE push_configs")
-        connection.execute("DROP TABLE waiters")
+        for table in ("push_configs", "waiters", "narrowed_grants"):
+            connection.execute(f"DROP TABLE {table}")
+        connection.execute("ALTER TABLE calls DROP COLUMN narrowing")
         connection.execute("DROP INDEX ix_calls_open")
         connection.execute("UPDATE facts SET value = '2'")
 
 
-@pytest.mark.parametrize("make", [make_old, make_older], ids=["1", "2"])
+def make_recent(path: Path) -> None:
+    """Turn a ledger into one of schema 3."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("DROP TABLE narrowed_grants")
+        connection.execute("ALTER TABLE calls DROP COLUMN narrowing")
+        connection.execute("UPDATE facts SET value = '3'")
+
+
+@pytest.mark.parametrize("make", [make_old, make_older, make_recent], ids=["1", "2", "3"])
 async def test_a_ledger_of_an_older_schema_is_upgraded_in_place(
     pipeline: Pipeline, ledger: Ledger, ledger_path: Path, ask: Ask, make: Callable[[Path], None]
 ) -> None:
