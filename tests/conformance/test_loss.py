@@ -103,7 +103,7 @@ async def test_a_deleted_queue_is_made_again(stage: Stage) -> None:
 async def test_an_exchange_that_goes_missing_is_noticed_and_made_again(stage: Stage) -> None:
     """Nothing tells a server of it: a worker that runs on would be found by nobody."""
     server = await stage.serve("echo", echo, patience=replace(PATIENCE, check=0.05))
-    client = await stage.connect()
+    client = await stage.connect(retry=Retry(attempts=100, first_reply=0.2, pause=0.05))
     await client.send("echo", HELLO)
     await stage.delete_exchange(stage.names.requests)
     async with asyncio.timeout(20):
