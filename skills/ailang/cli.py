@@ -71,6 +71,7 @@ CONTRACT = Contract(
     deadline=20,
     worktree=True,
     risk=Risk(read_only=True, external_egress=False, irreversible=False, sensitivity="workspace", idempotent=True),
+    measures={"operation": "/op"},
 )
 
 

@@ -43,6 +43,7 @@ CONTRACT = Contract(
     effects=(Effect(name="Workspace.Write", scope="worktree"),),
     worktree=True,
     risk=Risk(read_only=False, external_egress=False, irreversible=False, sensitivity="workspace", idempotent=False),
+    measures={"operation": "/op", "path": "/path", "bytes": "/new_text"},
 )
 
 

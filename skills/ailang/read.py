@@ -43,6 +43,7 @@ CONTRACT = Contract(
     repeatable=True,
     worktree=True,
     risk=Risk(read_only=True, external_egress=False, irreversible=False, sensitivity="workspace", idempotent=True),
+    measures={"operation": "/op", "path": "/path"},
 )
 
 

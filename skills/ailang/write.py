@@ -42,6 +42,7 @@ CONTRACT = Contract(
     effects=(Effect(name="Workspace.Write", scope="worktree"),),
     worktree=True,
     risk=Risk(read_only=False, external_egress=False, irreversible=False, sensitivity="workspace", idempotent=True),
+    measures={"operation": "/op", "path": "/path", "bytes": "/content"},
 )
 
 

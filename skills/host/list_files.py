@@ -60,6 +60,7 @@ CONTRACT = Contract(
     repeatable=True,
     worktree=True,
     risk=Risk(read_only=True, external_egress=False, irreversible=False, sensitivity="normal", idempotent=True),
+    measures={"operation": "/op", "path": "/path", "results": str(MAX_ENTRIES)},
 )
 
 

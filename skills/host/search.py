@@ -75,6 +75,7 @@ CONTRACT = Contract(
     deadline=20.0,
     repeatable=True,
     risk=Risk(read_only=True, external_egress=True, irreversible=False, sensitivity="external", idempotent=True),
+    measures={"operation": "search", "results": "/max_results"},
 )
 
 

@@ -50,6 +50,7 @@ CONTRACT = Contract(
     effects=(Effect(name="Knowledge.Search", scope="kb"),),
     repeatable=True,
     risk=Risk(read_only=True, external_egress=True, irreversible=False, sensitivity="normal", idempotent=True),
+    measures={"operation": "search", "results": str(MAX_FACTS)},
 )
 
 

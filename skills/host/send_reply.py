@@ -60,6 +60,7 @@ CONTRACT = Contract(
     effects=(Effect(name="Mail.Send", scope="mail"),),
     deadline=30.0,
     risk=Risk(read_only=False, external_egress=True, irreversible=True, sensitivity="high", idempotent=True),
+    measures={"operation": "send", "recipients": "/to", "bytes": "/body"},
 )
 
 

@@ -57,6 +57,7 @@ CONTRACT = Contract(
     effects=(Effect(name="Workspace.Write", scope="worktree"),),
     worktree=True,
     risk=Risk(read_only=False, external_egress=False, irreversible=False, sensitivity="workspace", idempotent=True),
+    measures={"operation": "/op", "path": "/path", "bytes": "/content"},
 )
 
 
@@ -75,7 +76,8 @@ def write_file(settings: FileSettings) -> Skill:
         _check_suffix(tool.check_path(given))
         content = text(arguments["content"], at_most=MAX_VALUE)
         _check_size(content, given)
-        return {"op": "write", "content": content, "overwrite": _agreed(arguments.get("overwrite"))}
+        overwrite = _agreed(arguments.get("overwrite"))
+        return {"op": "overwrite" if overwrite else "create", "content": content, "overwrite": overwrite}
 
     def plan(arguments: Any) -> Plan:
         return tool.plan(arguments, check)
