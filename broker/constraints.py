@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from skills.protection import folded
 
 from .facts import Facts
+from .glob import matches
 
 MAX_TEXT = 4096
 MAX_NUMBER = 10**18 - 1
@@ -203,11 +203,6 @@ def _seconds(value: str) -> int:
 # comparing
 
 
-def matches(pattern: str, text: str) -> bool:
-    """Whether the whole text is what the pattern says, in which `*` is any text and `?` any one character."""
-    return _glob(pattern).fullmatch(text) is not None
-
-
 def _fault(name: str, values: list[str], facts: Facts | None, now: float) -> str | None:
     if name in _TIMES:
         at = datetime.fromisoformat(values[0]).timestamp()
@@ -274,16 +269,6 @@ def _skip(pattern: tuple[str, ...], reached: set[int]) -> set[int]:
             place += 1
             found.add(place)
     return found
-
-
-@lru_cache(maxsize=4096)
-def _glob(pattern: str) -> re.Pattern[str]:
-    first, *others = (
-        "".join("." if char == "?" else re.escape(char) for char in fixed) for fixed in re.split(r"\*+", pattern)
-    )
-    # What stands between two stars is best found where it comes first, so nothing has to be tried again.
-    middle = "".join(f"(?>.*?{fixed})" for fixed in others[:-1])
-    return re.compile(first + middle + (f".*{others[-1]}" if others else ""), re.DOTALL)
 
 
 def _quoted(text: str) -> str:

@@ -97,10 +97,22 @@ def walk(entry: LogEntry, before: LogEntry | None, following: LogEntry | None, w
             link("record", header.get("transitionRef"), lambda: _check_record(entry, header, record, held)),
             link("input", record.get("input"), lambda: _check_input(entry, record, held)),
             link("plan", record.get("plan"), lambda: _check_plan(record, held)),
-            link("effect", named, lambda: _check_effects(entry, record, held)),
+            link("effect", named + _decided(effects, held), lambda: _check_effects(entry, record, held)),
             link("output", record.get("output"), lambda: _check_output(entry, record, held)),
         ),
     )
+
+
+def _decided(effects: Any, held: Held) -> str:
+    """What the records of a call's effects say of the constraints that it was allowed or denied by."""
+    said = ""
+    for name in effects if isinstance(effects, list) else ():
+        found = held.json(name)
+        if found.get("reason"):
+            said += f", {found.get('denial')}: {found['reason']}"
+        elif found.get("narrowing"):
+            said += f", narrowed by {found['narrowing']}"
+    return said
 
 
 def _check_world(

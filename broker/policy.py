@@ -1,12 +1,14 @@
 """What the host never allows, whatever was granted."""
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool
 
-from skills import Contract
+from .glob import matches
 
-from .constraints import matches
+if TYPE_CHECKING:
+    from skills import Contract
 
 DENIED = "denied:policy"
 
@@ -28,7 +30,7 @@ class HostPolicy(BaseModel):
     deny_egress: StrictBool = Field(default=False, description="whether skills that reach outside are never run")
     deny_irreversible: StrictBool = Field(default=False, description="whether what can't be undone is never run")
 
-    def refusal(self, contract: Contract, effect: str | None = None) -> str | None:
+    def refusal(self, contract: "Contract", effect: str | None = None) -> str | None:
         """What denies a skill, or an effect of it: the setting's name and what it met; None if nothing does."""
         risk = contract.risk
         if any(matches(pattern, contract.id) for pattern in self.deny):
@@ -46,14 +48,14 @@ class HostPolicy(BaseModel):
             return f"deny_effects: {effect}"
         return None
 
-    def hides(self, contract: Contract) -> bool:
+    def hides(self, contract: "Contract") -> bool:
         """Whether nothing of a skill may run."""
         effects = [effect.name for effect in contract.effects]
         return self.refusal(contract) is not None or (
             bool(effects) and all(self.refusal(contract, effect) is not None for effect in effects)
         )
 
-    def unmet(self, contracts: Iterable[Contract]) -> Iterator[str]:
+    def unmet(self, contracts: "Iterable[Contract]") -> Iterator[str]:
         """What the policy names and none of these skills is or has: it may be misspelt, and then it denies nothing."""
         known = list(contracts)
         effects = {effect.name for contract in known for effect in contract.effects}

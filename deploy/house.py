@@ -1,5 +1,6 @@
 """The house of one process: ledger, worktrees, catalog, pipeline and agent, opened from the settings."""
 
+import logging
 import os
 import secrets
 import stat
@@ -19,6 +20,8 @@ from skills import Catalog, PackContext
 
 from .release import installed_version
 from .settings import Settings, SettingsError
+
+log = logging.getLogger(__name__)
 
 
 class House:
@@ -42,8 +45,16 @@ class House:
         self.instance = instance
         self.signing_key = key
         release = installed_version()
+        for unmet in settings.policy.unmet(skill.contract for skill in catalog):
+            log.warning("the policy of this host denies nothing by what it names: %s", unmet)
         self.pipeline = Pipeline(
-            catalog, ledger, worktrees, owner=instance, version=release, lease=settings.lease_seconds
+            catalog,
+            ledger,
+            worktrees,
+            owner=instance,
+            version=release,
+            lease=settings.lease_seconds,
+            policy=settings.policy,
         )
         self._push = Policy(settings.push_allow, http=settings.push_http) if settings.push_notifications else None
         self.agent = SkillAgent(

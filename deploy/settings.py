@@ -25,6 +25,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from broker.policy import HostPolicy
 from bus.destination import allowed
 from deploy.logs import mask
 
@@ -170,6 +171,9 @@ class Settings(BaseSettings):
     log_format: Literal["human", "json"] = Field(default="human", description="form of the log on standard error")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least level that is logged"
+    )
+    policy: Annotated[HostPolicy, BeforeValidator(_from_text)] = Field(
+        default=HostPolicy(), description="what this host never allows, whatever was granted: the table [policy]"
     )
     tools: Annotated[dict[str, Any], BeforeValidator(_from_text)] = Field(
         default_factory=dict, repr=False, description="tables handed to the packs, such as [tools.fs]"
@@ -428,7 +432,7 @@ def _line(problem: Mapping[str, Any], origins: Mapping[str, str], path: Path | N
     name, *rest = problem["loc"]
     origin = origins.get(name, name)
     where = f"{path}: {name}" if path is not None and origin == f"{path}" else origin
-    where += "".join(f"[{part}]" for part in rest if isinstance(part, int))
+    where += "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
     text = problem["msg"].removeprefix("Value error, ")
     return f"{where}: {text[:1].lower()}{text[1:]}"
 
@@ -436,6 +440,8 @@ def _line(problem: Mapping[str, Any], origins: Mapping[str, str], path: Path | N
 def _shown(value: Any) -> str:
     if isinstance(value, SecretStr):
         return _shown_url(value.get_secret_value())
+    if isinstance(value, HostPolicy):
+        value = value.model_dump(exclude_defaults=True)
     if isinstance(value, Mapping | tuple):
         return mask(orjson.dumps(_without_secrets(value), default=str).decode())
     return "" if value is None else mask(str(value))
