@@ -220,6 +220,15 @@ async def test_a_policy_is_verified_once_and_written_again_when_it_is_not_as_it_
     assert [file.name for file in policy.parent.iterdir()] == ["ep1.toml"]
 
 
+async def test_a_policy_that_others_may_read_is_put_right(lane: Lane) -> None:
+    lane.binary.play(QUIET, any=True)
+    await lane.request("Workspace.Read", {"op": "read", "path": "x"})
+    policy = lane.folder / "state/policies/ep1.toml"
+    policy.chmod(0o666)
+    await lane.request("Workspace.Read", {"op": "read", "path": "x"})
+    assert policy.stat().st_mode & 0o777 == 0o600
+
+
 async def test_the_process_gets_its_environment_and_nothing_else(lane: Lane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SECRET", "hush")
     lane.binary.play(QUIET, any=True)

@@ -61,6 +61,15 @@ def test_bytes_that_change_in_place_are_noticed(path: Path, keep_times: bool) ->
         binary.check()
 
 
+def test_a_change_that_its_times_cannot_tell_of_is_noticed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_identity", lambda _: (0, 0, 0, 0, 0))  # as within one tick of the clock
+    binary = Binary.open(path)
+    binary.check()
+    path.write_bytes(path.read_bytes().replace(b"one", b"two"))
+    with pytest.raises(BinaryError, match="bytes have changed"):
+        binary.check()
+
+
 def test_what_has_been_quiet_is_not_hashed_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_QUIET", -3600.0)
     binary = Binary.open(path)
