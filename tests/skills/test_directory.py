@@ -390,3 +390,14 @@ def test_the_deny_list_is_the_callers(tree: Path) -> None:
             assert raised.value.pattern == pattern
         with directory.resolve(".github") as location:
             location.write(b"", parents=True)
+
+
+def test_it_tells_where_it_is_as_long_as_it_is_there(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    with Directory.open(root) as directory:
+        assert directory.located() == str(root.resolve())
+        root.rename(tmp_path / "kept")
+        root.mkdir()
+        with pytest.raises(OSError):
+            directory.located()
