@@ -1,7 +1,11 @@
 """`skillbus session`: credentials made, listed and revoked."""
 
+import json
+import os
 import re
+import sys
 import time
+import tomllib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +15,7 @@ import typer
 from . import screen
 from .duration import parse_duration, write_duration
 from .failure import Failure
-from .options import ConfigFile, Json, LedgerPath, StateDir, WorkspacesDir, existing_ledger, settings_from
+from .options import ConfigFile, Json, LedgerPath, Packs, StateDir, WorkspacesDir, existing_ledger, settings_from
 from .work import perform
 
 if TYPE_CHECKING:
@@ -37,8 +41,14 @@ def new(
     grant: Annotated[
         list[str] | None,
         typer.Option(
-            "--grant", "-g", metavar="EFFECT=SCOPE:BUDGET", help="Leave for BUDGET calls of an effect; repeatable."
+            "--grant",
+            "-g",
+            metavar="EFFECT=SCOPE:BUDGET[?CONSTRAINTS]",
+            help="Leave for BUDGET calls of an effect; repeatable. Constraints narrow it: path=docs/**&max-bytes=4096.",
         ),
+    ] = None,
+    grants_file: Annotated[
+        Path | None, typer.Option("--grants", metavar="FILE", help="Grants from a TOML or JSON file, or - for stdin.")
     ] = None,
     preset: Annotated[
         str | None, typer.Option("--preset", help="A named set of grants: workspace or se-tools.")
@@ -53,26 +63,37 @@ def new(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the credential to this new file, mode 0600.")
     ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Mint nothing if a grant is for what can't be called here.")
+    ] = False,
     config: ConfigFile = None,
     state_dir: StateDir = None,
     ledger: LedgerPath = None,
     workspaces: WorkspacesDir = None,
+    pack: Packs = None,
 ) -> None:
     """Make an episode's worktree and mint a session for it.
 
     The credential is shown once, alone on the standard output; with --out
     it goes into a file instead. Sessions of one episode share its worktree,
-    its log, and what it has spent.
+    its log, and what it has spent. A grant that no skill which is loaded here
+    needs, or that the host's policy denies, is warned of.
 
     [dim]Examples[/dim]
     skillbus session new ep1 --preset workspace --budget 10 --out ep1.session
     skillbus session new ep2 --preset workspace --repo ~/src/app --ttl 8h
     skillbus session new ep1 --grant Workspace.Read=worktree:100 | pass insert -e ep1
+    skillbus session new ep3 --grant 'Workspace.Write=worktree:9?path=docs/**&operation=create'
     """
-    wanted = _grants(grant or [], preset, budget)
+    wanted = _grants(grant or [], grants_file, preset, budget)
     seconds = int(parse_duration(ttl, option="--ttl"))
-    settings = settings_from(config, state_dir=state_dir, ledger=ledger, workspaces=workspaces)
+    settings = settings_from(config, state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack)
+    doubts = _doubts(settings, wanted)
+    if strict and doubts:
+        raise Failure(f"{'; '.join(doubts)}; nothing was minted")
     perform(_new(settings, episode, wanted, seconds, repo, branch, out))
+    for doubt in doubts:
+        screen.warn(screen.legible(doubt))
 
 
 @app.command("list")
@@ -116,14 +137,20 @@ def revoke(
     perform(_revoke(settings_from(config, state_dir=state_dir, ledger=ledger), session_id, episode))
 
 
-def _grants(texts: list[str], preset: str | None, budget: int | None) -> "list[Grant]":
-    from broker.grants import PRESETS, Grant, GrantError, parse_grant
+def _grants(texts: list[str], file: Path | None, preset: str | None, budget: int | None) -> "list[Grant]":
+    from broker.grants import PRESETS, Grant, GrantError, grants_from_table, parse_grant
 
     never = 1 << 62  # minting shortens it to the session's own end
+    now = int(time.time())
     try:
-        grants = [parse_grant(text, expires_at=never) for text in texts]
+        grants = [parse_grant(text, expires_at=never, now=now) for text in texts]
     except GrantError as error:
         raise Failure(str(error)) from None
+    if file is not None:
+        try:
+            grants += grants_from_table(_document(file), expires_at=never, now=now)
+        except GrantError as error:
+            raise Failure(f"{file}: {error}") from None
     if preset is not None:
         if preset not in PRESETS:
             raise Failure(f"no preset {preset!r}: there are {', '.join(sorted(PRESETS))}")
@@ -134,8 +161,32 @@ def _grants(texts: list[str], preset: str | None, budget: int | None) -> "list[G
     elif budget is not None:
         raise Failure("--budget is for a --preset: a --grant carries its own, as in Workspace.Read=worktree:50")
     if not grants:
-        raise Failure("no grants: give --grant EFFECT=SCOPE:BUDGET or --preset workspace")
+        raise Failure("no grants: give --grant EFFECT=SCOPE:BUDGET, --grants FILE or --preset workspace")
     return grants
+
+
+def _document(file: Path) -> dict[str, Any]:
+    """The table in a TOML file, or a JSON one: they are told apart by their first character."""
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
+        found = json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text)
+    except OSError as error:
+        raise Failure(f"{file} can't be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise Failure(f"{file} is neither TOML nor JSON") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _doubts(settings: "Settings", grants: "list[Grant]") -> list[str]:
+    """What is to be said of the grants by which nothing can be called on this host."""
+    from broker.prospects import futility
+    from skills import Catalog, PackContext
+
+    context = PackContext(settings.tools, dict(os.environ), state_dir=settings.state_dir)
+    catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs)
+    contracts = [skill.contract for skill in catalog]
+    found = [(grant, futility(grant, contracts, settings.policy)) for grant in grants]
+    return [f"the grant {grant} {why}" for grant, why in found if why is not None]
 
 
 async def _new(
@@ -172,7 +223,7 @@ async def _new(
     for grant in session.grants:
         used = spent.get((grant.effect, grant.scope), 0)
         left = f", {max(grant.budget - used, 0)} left: the episode has spent {used}" if used else ""
-        screen.note(f"  {screen.legible(_grant(grant))}{left}")
+        screen.note(f"  {screen.legible(str(grant))}{left}")
     screen.note(f"worktree {path}")
     screen.note(f"credential id {credential.id}" + ("" if out is None else f", credential written to {out}"))
 
@@ -188,7 +239,7 @@ async def _list(settings: "Settings", episode: str | None, everything: bool, *, 
         screen.say_table(
             ("ID", "EPISODE", "STATE", "EXPIRES", "GRANTS"),
             [
-                (s.id[:SHORT_ID], s.episode, _state(s, now), _moment(s.expires_at), " ".join(map(_grant, s.grants)))
+                (s.id[:SHORT_ID], s.episode, _state(s, now), _moment(s.expires_at), " ".join(map(str, s.grants)))
                 for s in sessions
             ],
         )
@@ -228,10 +279,6 @@ async def _whole(ledger: "Ledger", prefix: str) -> str:
     return found[0] if found else prefix
 
 
-def _grant(grant: "Grant") -> str:
-    return f"{grant.effect}={grant.scope}:{grant.budget}"
-
-
 def _moment(seconds: int) -> str:
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -255,7 +302,13 @@ def _as_json(session: "Session", now: float) -> dict[str, Any]:
         "expiresAt": session.expires_at,
         "revokedAt": session.revoked_at,
         "grants": [
-            {"effect": g.effect, "scope": g.scope, "budget": g.budget, "expiresAt": g.expires_at}
+            {
+                "effect": g.effect,
+                "scope": g.scope,
+                "budget": g.budget,
+                "expiresAt": g.expires_at,
+                **({"constraints": str(g.constraints)} if g.constraints else {}),
+            }
             for g in session.grants
         ],
     }

@@ -1,0 +1,53 @@
+"""Whether a grant can be of any use on a host: told when it is minted, where a mistake is cheap."""
+
+from collections.abc import Iterable, Mapping
+
+from skills import Contract, PlannedEffect, Quantity
+
+from .constraints import Constraints
+from .facts import Facts
+from .grants import Grant
+from .policy import HostPolicy
+
+_FIXED = ("skill", "read-only", "reversible", "no-egress")
+_MEASURED: Mapping[str, Quantity] = {
+    "operation": "operation",
+    "path": "path",
+    "max-bytes": "bytes",
+    "max-recipients": "recipients",
+    "max-results": "results",
+}
+
+
+def futility(grant: Grant, contracts: Iterable[Contract], policy: HostPolicy) -> str | None:
+    """Why nothing can be called by a grant, in words that follow it; None if something can.
+
+    `contracts` are those of the skills that are loaded here, which may be others than a worker has.
+    """
+    known = list(contracts)
+    scopes = {effect.scope for contract in known for effect in contract.effects if effect.name == grant.effect}
+    if not scopes:
+        return "is of no use here: no skill that is loaded has this effect (--pack loads one more)"
+    if grant.scope not in scopes:
+        return f"is of no use here: the scope of this effect is {', '.join(sorted(scopes))}"
+    having = [c for c in known if any((e.name, e.scope) == (grant.effect, grant.scope) for e in c.effects)]
+    permitted = [contract for contract in having if policy.refusal(contract, grant.effect) is None]
+    if not permitted:
+        reasons = dict.fromkeys(str(policy.refusal(contract, grant.effect)) for contract in having)
+        return f"is of no use here: the policy of this host denies it ({', '.join(reasons)})"
+    if not any(_fits(grant, contract) for contract in permitted):
+        names = ", ".join(contract.id for contract in permitted)
+        return f"is of no use here: no skill that needs it ({names}) can fulfil its constraints"
+    return None
+
+
+def _fits(grant: Grant, contract: Contract) -> bool:
+    """Whether a call of the skill may fulfil the constraints of the grant, as far as its contract tells."""
+    given = grant.constraints.given
+    measures = contract.measures
+    if any(name in _MEASURED and _MEASURED[name] not in measures for name, _ in given):
+        return False
+    constant = {name for name, quantity in _MEASURED.items() if not measures.get(quantity, "/").startswith("/")}
+    told = Constraints(tuple((name, value) for name, value in given if name in _FIXED or name in constant))
+    facts = Facts.of(contract, PlannedEffect("e1", grant.effect, grant.scope, 0, {}))
+    return told.fault(facts, 0) is None
