@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from lark import Token
 
 from .fault import Fault, NotAContract, Position
+from .syntax import HANDLE, IDENT, NAME, PATH
 
 MAX_SOURCE = 262_144
 """Bytes of a source in UTF-8."""
@@ -40,10 +41,6 @@ USAGE = {
 }
 CLAUSES = ("takes", "gives", "requires", "secrets", "uses")
 
-NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
-IDENT = re.compile(r"[a-z][a-z0-9_]*")
-HANDLE = re.compile(r"[A-Z][A-Z0-9_]*")
-PATH = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*")
 _PIECE = re.compile(r"[A-Za-z0-9_.]+|[^ ]")
 _PIECE_OF_DOC = re.compile(r'says|"(?:[^"\\]|\\["\\])*"|[^ ]')
 _SAYS = re.compile(r'says +"')

@@ -1,8 +1,15 @@
 """The parts of a source, as they stand there."""
 
+import re
 from dataclasses import dataclass
 
 from .fault import Position
+
+# how names are written
+NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
+IDENT = re.compile(r"[a-z][a-z0-9_]*")
+HANDLE = re.compile(r"[A-Z][A-Z0-9_]*")
+PATH = re.compile(r"[a-z][a-z0-9_]*(?:\.[a-z][a-z0-9_]*)*")
 
 BUILT_IN = ("Text", "Number", "Integer", "Boolean")
 
