@@ -41,6 +41,7 @@ from .sessions import Session, claimed_session, verify
 from .signing import SigningKey
 from .streams import POLL, Streams
 from .tasks import Task
+from .transitions import settle_transition
 from .waiters import Waiter
 from .watch import LedgerUnavailable
 
@@ -231,7 +232,7 @@ class SkillAgent:
         context = _context(request, session)
         if message.get("taskId", "") != "":
             await self._refuse_continuation(message["taskId"], session)
-        return Asked(
+        asked = Asked(
             session,
             parameters.skill_id(request.payload, message),
             parameters.arguments(message),
@@ -243,6 +244,7 @@ class SkillAgent:
             parameters.transition(request.payload, message),
             request.caller,
         )
+        return await settle_transition(asked, self._pipeline)
 
     async def _keep_waiting(self, run: Run, request: Request, reply: Reply, history: int) -> bool:
         """Let the caller of a long call wait in the ledger, where its answer comes from. False when it has ended."""

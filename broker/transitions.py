@@ -1,0 +1,28 @@
+"""The contract that a caller means a skill to have: compared when a call begins, not when it is sent again."""
+
+from dataclasses import replace
+
+from bus import Unavailable
+
+from .pipeline import Pipeline
+from .planned import Asked, task_id, transition_of
+
+
+async def settle_transition(asked: Asked, pipeline: Pipeline) -> Asked:
+    """The call to begin: one that has ended needs no transition, its result is what it was whatever the skill is now.
+
+    Raises SkillNotFound, and Unavailable for a call that runs by another contract: it is to be sent again.
+    """
+    if asked.transition is None:
+        return asked
+    skill = pipeline.admit(asked.session, asked.skill_id, asked.caller)
+    if asked.transition == transition_of(skill.contract).ref:
+        return asked
+    episode = asked.session.episode
+    task = await pipeline.ledger.tasks.get(task_id(episode, asked.message_id), episode)
+    if task is None:
+        return asked  # beginning it tells the caller
+    if task.receipt is None:
+        await pipeline.recover(task)
+        raise Unavailable("the call runs by the contract that it began with", metadata={"retryAfterMs": "1000"})
+    return replace(asked, transition=None)
