@@ -5,13 +5,11 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import replace
 
 from bus import (
     BusError,
     DeadlineExceeded,
     IdempotencyConflict,
-    InternalError,
     SkillNotFound,
 )
 from skills import Catalog, Context, Directory, Done, Failed, Outcome, PlannedEffect, Skill, canonical
@@ -338,20 +336,8 @@ class Pipeline:
 
     async def _commit(self, planned: Planned, ran: Ran | None, epoch: int | None) -> Receipt:
         """Write the outcome. From here the effect has happened, so nothing about the caller stops it."""
-        state, outcome = outcomes.state_of(planned.plan, ran)
-        try:
-            output = planned.output(ran)
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt):
-                raise
-            log.error("the output of %s failed, call %s: %s", planned.skill.id, planned.invocation, traced(error))
-            if ran is None:
-                raise InternalError from None
-            if state != outcomes.CANCELED:
-                state, outcome = "failed", "failed"
-                ran = replace(ran, reason=f"the effect ended {ran.status}, and the finish phase failed")
-            effect = planned.plan.effects[0]
-            output = records.compose_output({}, planned.plan_object.ref, [(effect.id, ran.status, ran.record.ref)])
+        end = planned.end(ran)
+        state, outcome, output, ran = end.state, end.outcome, end.output, end.ran
         transition = self._transitions.get(planned.skill.id) or transition_of(planned.skill.contract)
         record = records.invocation_record(
             invocation=planned.invocation,

@@ -24,7 +24,7 @@ from skills import (
     canonical,
 )
 
-from . import records
+from . import outcomes, records
 from .operations import Call
 from .outcomes import Ran
 from .parameters import ROOT_TASK
@@ -59,6 +59,16 @@ class Asked:
     onward: Mapping[str, str] = field(default_factory=dict)
     transition: str | None = None
     caller: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a call ends: its state, its outcome, its output, and what became of its effect."""
+
+    state: str
+    outcome: str
+    output: Object
+    ran: Ran | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +116,26 @@ class Planned:
             body = dict(self.skill.finish(orjson.loads(self.input.payload), result))
             admit_finish(body)
         return records.compose_output(body, self.plan_object.ref, effects)
+
+    def end(self, ran: Ran | None) -> Ended:
+        """How the call ends after its effect, or without one: also where its finish phase fails.
+
+        Raises InternalError for an answer without an effect that can't be composed.
+        """
+        state, outcome = outcomes.state_of(self.plan, ran)
+        try:
+            return Ended(state, outcome, self.output(ran), ran)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            log.error("the output of %s failed, call %s: %s", self.skill.id, self.invocation, traced(error))
+        if ran is None:
+            raise InternalError
+        if state != outcomes.CANCELED:
+            state, outcome = "failed", "failed"
+            ran = replace(ran, reason=f"the effect ended {ran.status}, and the finish phase failed")
+        effects = [(self.plan.effects[0].id, ran.status, ran.record.ref)]
+        return Ended(state, outcome, records.compose_output({}, self.plan_object.ref, effects), ran)
 
 
 def task_id(episode: str, message_id: str) -> str:
