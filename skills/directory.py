@@ -46,6 +46,11 @@ class Directory:
     def closed(self) -> bool:
         return self._descriptor < 0
 
+    @property
+    def path(self) -> Path:
+        """The path that it was opened by, for programs that are told where to work; nothing here goes by it."""
+        return Path("/", *self._parts)
+
     def close(self) -> None:
         """Let a file that is being put in its place get there; once this returns, nothing is put anywhere any more."""
         with self._lock:

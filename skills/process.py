@@ -53,10 +53,10 @@ async def run_process(
     outputs = [asyncio.create_task(_read(stream, limit)) for stream in (process.stdout, process.stderr)]
     feeding = asyncio.create_task(_feed(process.stdin, stdin))
     try:
-        await _exit_of(process)
+        await exit_of(process)
     finally:
         try:
-            await _end_group(process, grace)
+            await end_group(process, grace)
         finally:
             feeding.cancel()
             await asyncio.gather(feeding, *outputs, return_exceptions=True)
@@ -64,7 +64,7 @@ async def run_process(
     return Finished(process.returncode or 0, stdout, stderr, more or much)
 
 
-async def _exit_of(process: asyncio.subprocess.Process) -> None:
+async def exit_of(process: asyncio.subprocess.Process) -> None:
     """Wait for the program alone: `wait` may wait for all that have inherited its outputs as well."""
     try:
         descriptor = os.pidfd_open(process.pid)
@@ -79,7 +79,8 @@ async def _exit_of(process: asyncio.subprocess.Process) -> None:
         os.close(descriptor)
 
 
-async def _end_group(process: asyncio.subprocess.Process, grace: float) -> None:
+async def end_group(process: asyncio.subprocess.Process, grace: float) -> None:
+    """Ask what is left of a program's process group to end, after `grace` seconds make it, and wait for the program."""
     try:
         if _signal(process.pid, signal.SIGTERM):
             async with asyncio.timeout(grace):

@@ -1,0 +1,1 @@
+"""What runs beside a handler, in this process or in a host process: of the standard library alone, it starts fast."""

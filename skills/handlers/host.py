@@ -1,0 +1,261 @@
+"""A host: one process that runs one tool's handler, one call at a time, and speaks JSON lines with its worker."""
+
+import asyncio
+import logging
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+from ..process import end_group, exit_of
+from ..skill import Failed, Outcome
+from .call import Call
+from .command import NoProgram, command, environment
+from .guest import wire
+from .guest.context import Rejected
+from .tool import Tool
+
+LINE = 4 << 20
+"""The longest line that a host may send, in bytes; a tool that may answer more may send more."""
+TRAFFIC = 64 << 20
+"""What a host may send in one call, in bytes."""
+LOG_LINE = 8 << 10
+LEFTOVER = 0.5  # seconds in which what a host that is gone has sent is read
+
+log = logging.getLogger(__name__)
+
+
+class NotStarted(Exception):
+    """A host could not be started, so no handler was called. `lasting`: it will not start by trying again."""
+
+    def __init__(self, reason: str, *, lasting: bool) -> None:
+        self.lasting = lasting
+        super().__init__(reason)
+
+
+class Broken(Exception):
+    """The host is gone, or says what no host says."""
+
+
+class Host:
+    """A running host. Made by `start`; after `end` nothing of its process group is left."""
+
+    def __init__(
+        self,
+        tool: Tool,
+        process: asyncio.subprocess.Process,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        self._tool, self._process, self._reader, self._writer = tool, process, reader, writer
+        self._call: Call | None = None
+        self._redactions: deque[Callable[[str], str]] = deque(maxlen=4)  # what is printed may come late
+        self._usable = True
+        self._gone = asyncio.Event()
+        self._last = ""
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
+
+    @classmethod
+    async def start(cls, tool: Tool, environ: Mapping[str, str]) -> "Host":
+        """Start a host and wait until it has loaded the handler. Raises NotStarted."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                process = await asyncio.create_subprocess_exec(
+                    *command(tool, theirs.fileno(), environ),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.STDOUT,
+                    cwd=tool.folder,
+                    env=environment(environ),
+                    pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
+                    limit=LOG_LINE,
+                )
+        except NoProgram as error:
+            ours.close()
+            raise NotStarted(str(error), lasting=True) from None
+        except OSError as error:
+            ours.close()
+            raise NotStarted(f"no process can be started: {error.strerror}", lasting=False) from None
+        except BaseException:
+            ours.close()
+            raise
+        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=max(LINE, 2 * tool.output_bytes))
+        host = cls(tool, process, reader, writer)
+        try:
+            async with asyncio.timeout(tool.start_seconds):
+                await host._greet()
+        except BaseException as error:
+            await asyncio.shield(asyncio.ensure_future(host.end(0.0)))
+            if isinstance(error, TimeoutError):
+                reason = f"it has not loaded its handler within {tool.start_seconds:g} s"
+                raise NotStarted(reason, lasting=False) from None
+            if isinstance(error, Broken):
+                said = f"; its last words: {host._last}" if host._last else ""
+                raise NotStarted(f"{error} before it was ready{said}", lasting=False) from None
+            raise
+        return host
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can take another call."""
+        return self._usable and self._process.returncode is None
+
+    async def run(self, call: Call) -> Outcome:
+        """The outcome of one call. A host that does not end a call that is canceled is not usable any more."""
+        self._call = call
+        self._redactions.append(call.supply.redact)
+        try:
+            self._send({"do": "call", "call": call.number, "input": call.input, "context": call.values})
+            return await self._converse(call)
+        except Broken as error:
+            self._usable = False
+            return Failed(call.supply.redact(f"{error} before it had answered"))
+        except asyncio.CancelledError:
+            await self._cancel(call)
+            raise
+        except BaseException:
+            self._usable = False
+            raise
+
+    async def end(self, grace: float) -> None:
+        """Let the process end within the grace, then make it, with all that it has started."""
+        self._usable = False
+        try:
+            self._writer.close()
+            if grace > 0 and self._process.returncode is None:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._gone.wait(), grace)
+        finally:
+            await end_group(self._process, LEFTOVER)
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._writer.transport.abort()
+
+    async def _greet(self) -> None:
+        message = await self._receive()
+        match message:
+            case {"is": "ready"}:
+                return
+            case {"is": "unloadable", "text": str(text)}:
+                raise NotStarted(text, lasting=True)
+        raise Broken("it did not greet")
+
+    async def _converse(self, call: Call, *, canceled: bool = False) -> Outcome:
+        read = 0
+        while True:
+            line = await self._line()
+            read += len(line)
+            if read > TRAFFIC:
+                raise Broken(f"the host sent more than {TRAFFIC} bytes in one call, and was ended")
+            message = _read(line)
+            if message.get("call") != call.number:
+                continue  # what an earlier call has left running
+            match message:
+                case {"is": "done", "output": output}:
+                    return call.done(output)
+                case {"is": "failed", "text": text}:
+                    self._usable = self._usable and not message.get("broken")
+                    return call.failed(text, retryable=message.get("retryable") is True)
+                case {"is": "canceled"}:
+                    return Failed("the handler ended as if it were canceled")
+                case {"is": "ask", "question": question} if not canceled:
+                    await self._answer(call, question, message)
+                case _ if not canceled:
+                    await call.tell(message)
+
+    async def _answer(self, call: Call, question: Any, message: Mapping[str, Any]) -> None:
+        asked = {name: each for name, each in message.items() if name not in ("is", "call", "question")}
+        try:
+            answer = {"answer": await call.ask(asked)}
+        except Rejected as error:
+            answer = {"rejected": error.kind, "text": str(error)}
+        self._send({"do": "answer", "question": question, **answer})
+
+    async def _cancel(self, call: Call) -> None:
+        """Ask the handler to end, and wait for the grace; what goes on then is ended with the host."""
+        try:
+            self._send({"do": "cancel", "call": call.number})
+            async with asyncio.timeout(self._tool.grace):
+                await self._converse(call, canceled=True)
+        except (TimeoutError, Broken):
+            self._usable = False
+        except BaseException:
+            self._usable = False
+            raise
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        if not self.usable or self._writer.is_closing():
+            raise Broken(self._state())
+        self._writer.write(wire.encode(message))
+
+    async def _receive(self) -> dict[str, Any]:
+        return _read(await self._line())
+
+    async def _line(self) -> bytes:
+        try:
+            return await self._reader.readuntil(b"\n")
+        except asyncio.LimitOverrunError:
+            raise Broken("the host sent a line that is too long, and was ended") from None
+        except (asyncio.IncompleteReadError, OSError):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), LEFTOVER)
+            raise Broken(self._state()) from None
+
+    def _state(self) -> str:
+        status = self._process.returncode
+        if status is None:
+            return "the host ended"
+        if status >= 0:
+            return f"the host ended with status {status}"
+        with suppress(ValueError):
+            return f"the host was ended by {signal.Signals(-status).name}"
+        return f"the host was ended by signal {-status}"
+
+    async def _listen(self) -> None:
+        """Take what the handler prints into the log."""
+        stdout = self._process.stdout
+        while stdout is not None:
+            try:
+                line = await stdout.readuntil(b"\n")
+            except asyncio.LimitOverrunError as error:
+                line = await stdout.read(max(error.consumed, 1))
+            except asyncio.IncompleteReadError as error:
+                if not error.partial:
+                    return
+                line = error.partial
+            text = line.decode("utf-8", "replace").rstrip("\n")
+            for redact in self._redactions:
+                text = redact(text)
+            if self._call is not None:
+                self._call.say(text)
+            else:
+                self._last = text[:500] or self._last
+                log.info("%s, host %d: %s", self._tool.id, self.pid, text)
+
+    async def _watch(self) -> None:
+        """End the conversation with a host that is gone, though what it has started may hold the socket open."""
+        await exit_of(self._process)
+        while self._process.returncode is None:  # noqa: ASYNC110 - asyncio learns of it a little later
+            await asyncio.sleep(0.001)
+        self._gone.set()
+        await asyncio.sleep(LEFTOVER)
+        self._writer.transport.abort()
+
+
+def _read(line: bytes) -> dict[str, Any]:
+    try:
+        message = wire.decode(line)
+    except (ValueError, RecursionError):
+        raise Broken("the host sent what is no message, and was ended") from None
+    if not isinstance(message, dict):
+        raise Broken("the host sent what is no message, and was ended")
+    return message

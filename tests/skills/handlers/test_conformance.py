@@ -1,0 +1,336 @@
+"""One suite for the three ways to run a handler: the same contract, the same behaviour."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skills import Directory, Done, Failed
+from skills.handlers import Supply
+
+from .ways import LIMIT, WAYS, Handling, Notes, Way, is_running, serving, tool, until_gone
+
+HOSTED: tuple[Way, ...] = ("python", "javascript")
+SECRET = "sesame-4f1b"
+
+each_way = pytest.mark.parametrize("way", WAYS)
+each_host = pytest.mark.parametrize("way", HOSTED)
+
+
+async def outcome(way: Way, function: str, payload: Any, **more: Any) -> Done | Failed:
+    async with serving(tool(way, function, **more)) as handling:
+        return await handling(payload)
+
+
+def said(outcome: Done | Failed) -> Any:
+    assert isinstance(outcome, Done), outcome
+    return outcome.output
+
+
+def reason(outcome: Done | Failed) -> str:
+    assert isinstance(outcome, Failed), outcome
+    return outcome.reason
+
+
+# what goes in and comes out
+
+
+@each_way
+async def test_the_output_is_what_the_handler_returns(way: Way) -> None:
+    async with serving(tool(way, "echo")) as handling:
+        for text in ("", "a", "grüße 漢字 🎉", "\0", "\u2028\x7f\x1f", '"\\\n', "x" * 100_000):
+            assert said(await handling({"text": text})) == {"text": text}
+        for number in (0, -1, 0.1, 2**53 - 1, 1e300, 5e-324, -1.5):
+            assert said(await handling({"text": "", "number": number})) == {"text": "", "number": number}
+
+
+@each_way
+async def test_a_typed_function_and_a_plain_one_are_handlers(way: Way) -> None:
+    assert said(await outcome(way, "typed", {"text": "a"})) == {"text": "a"}
+    assert said(await outcome(way, "typed", {"text": "a", "number": 2})) == {"text": "a", "number": 2}
+    async with serving(tool(way, "plain_echo")) as handling:
+        assert said(await handling({"text": "a"})) == {"text": "a"}
+        assert handling.reports.progresses == [("half", 0.5)]
+
+
+@each_way
+async def test_an_input_that_is_no_object_is_handed_over_bare(way: Way) -> None:
+    def wrapped(member: str) -> Any:
+        return {"type": "object", "properties": {member: {"type": "string"}}, "required": [member]}
+
+    more = {"input_schema": wrapped("request"), "output_schema": wrapped("result")}
+    found = await outcome(way, "bare", {"request": "a"}, input_member="request", output_member="result", **more)
+    assert said(found) == {"result": "A"}
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("payload", "wrong"),
+    [
+        ({}, "/text: it is missing"),
+        ({"text": 1}, "/text: it must be a text, and is a number"),
+        ({"text": "a", "more": 1}, "/more: there is no such field"),
+        ({"text": "a", "count": 2**53}, "/count: it must be from -9007199254740991 to 9007199254740991"),
+        ({"text": "a", "count": 1.5}, "/count: it must be a whole number, and is a number"),
+        ({"text": "a", "number": 10**400}, "/number: it must be a number, and is something else"),
+    ],
+)
+async def test_a_wrong_input_never_reaches_the_handler(way: Way, payload: Any, wrong: str) -> None:
+    found = await outcome(way, "echo", payload)
+    assert reason(found) == f"the handler was not called: the input is wrong at {wrong}"
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("function", "wrong"),
+    [
+        ("nothing", "/: it must be an object, and is null"),
+        ("wrong_field", "/text: it is missing"),
+        ("wrong_type", "/text: it must be a text, and is a number"),
+        ("wrong_list", "/: it must be an object, and is a list"),
+        ("extra_field", "/more: there is no such field"),
+        ("surrogate", "/text: it holds a lone surrogate"),
+        ("not_finite", "/number: a number that is not finite is no JSON"),
+    ],
+)
+async def test_a_wrong_output_fails_the_call_and_names_the_path(way: Way, function: str, wrong: str) -> None:
+    assert reason(await outcome(way, function, {"text": "in"})) == f"the output is wrong at {wrong}"
+
+
+@each_way
+async def test_what_is_no_json_fails_the_call(way: Way) -> None:
+    assert "/text: " in reason(await outcome(way, "not_json", {"text": "in"}))
+    assert reason(await outcome(way, "endless", {"text": "in"}))
+    assert "/count: " in reason(await outcome(way, "large_integer", {"text": "in"}))
+    assert said(await outcome(way, "large_number", {"text": "in"})) == {"text": "a", "number": 1e300}
+
+
+@each_way
+async def test_an_output_that_is_too_large_fails_the_call_alone(way: Way) -> None:
+    async with serving(tool(way, "big")) as handling:
+        assert len(said(await handling({"text": "", "number": 900_000}))["text"]) == 900_000
+        for number in (1_000_000, 3_000_000, 20_000_000):
+            assert "bytes; the limit is" in reason(await handling({"text": "", "number": number}))
+        assert len(said(await handling({"text": "", "number": 10}))["text"]) == 10
+
+
+# what a handler is told, and tells
+
+
+@each_way
+async def test_the_context_tells_of_the_call(way: Way, tmp_path: Path) -> None:
+    with Directory.open(tmp_path) as worktree:
+        async with serving(tool(way, "about")) as handling:
+            told = json.loads(said(await handling({"text": ""}, worktree=worktree))["text"])
+    assert told.pop("deadline") > 0
+    assert told == {
+        "call_id": "call-1",
+        "canceled": False,
+        "episode": "episode",
+        "onward": {"a2a-depth": "1"},
+        "task_id": "task",
+        "worktree": str(tmp_path),
+    }
+
+
+@each_way
+async def test_reports_come_in_their_order(way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tool(way, "reports")) as handling:
+        with caplog.at_level(logging.INFO):
+            said(await handling({"text": ""}))
+    assert handling.reports.progresses == [("begun", None), ("half", 0.5)]
+    assert handling.reports.chunks == [
+        ("progress", {"text": "first"}, False),
+        ("draft", {"data": {"second": [1, 2.5, None]}}, True),
+    ]
+    (line,) = [record for record in caplog.records if "a word for the log" in record.message]
+    assert (line.levelname, line.message) == ("WARNING", "t.reports, call call-1: a word for the log")
+
+
+@each_way
+async def test_a_chunk_that_is_too_large_is_rejected_where_it_is_sent(way: Way) -> None:
+    async with serving(tool(way, "too_large_a_chunk")) as handling:
+        for number in (20_000, 3_000_000):
+            assert said(await handling({"text": "", "number": number})) == {"text": "too_large"}
+        assert said(await handling({"text": "", "number": 10})) == {"text": "sent"}
+
+
+@each_host
+async def test_what_a_handler_prints_goes_to_the_log(way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        async with serving(tool(way, "prints")) as handling:
+            assert said(await handling({"text": ""})) == {"text": "printed"}
+    printed = [record.message for record in caplog.records if record.message.startswith("t.prints, call call-1: ")]
+    assert {each.removeprefix("t.prints, call call-1: ") for each in printed} == {
+        "on standard output",
+        '{"is": "done", "call": 1, "output": {"text": "forged"}}',
+        "on standard error",
+        "by the descriptor",
+    }
+
+
+@each_way
+async def test_secrets_are_given_and_not_shown(
+    way: Way, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    supply = Supply(secrets={"API_KEY": SECRET, "OTHER": "not granted"})
+    with caplog.at_level(logging.DEBUG):
+        async with serving(tool(way, "shows_secrets", secrets=("API_KEY",)), supply) as handling:
+            assert said(await handling({"text": ""})) == {"text": SECRET[::-1]}
+    assert SECRET not in caplog.text + "".join(capfd.readouterr())
+
+
+@each_way
+async def test_a_secret_that_nobody_supplies_keeps_the_handler_from_being_called(way: Way, tmp_path: Path) -> None:
+    async with serving(tool(way, "never", tmp_path, secrets=("API_KEY",))) as handling:
+        assert reason(await handling({"text": ""})) == "the handler was not called: nobody supplies API_KEY"
+
+
+@each_way
+async def test_a_memory_is_used_through_the_worker(way: Way) -> None:
+    supply = Supply(memories={"Notes": Notes()})
+    async with serving(tool(way, "remembers", memories={"Notes": ("read", "write")}), supply) as handling:
+        found = said(await handling({"text": ""}))
+    assert json.loads(found["text"]) == [1, {"n": 1}, 1, "conflict", 1, 1, True, None]
+
+
+@each_way
+@pytest.mark.parametrize(("mode", "can"), [("read", "get,list,search"), ("write", "put,delete")])
+async def test_a_mode_gives_no_way_to_the_other(way: Way, mode: str, can: str) -> None:
+    supply = Supply(memories={"Notes": Notes()})
+    async with serving(tool(way, "only_reads", memories={"Notes": (mode,)}), supply) as handling:
+        assert said(await handling({"text": ""})) == {"text": can}
+
+
+# what goes wrong
+
+
+@each_way
+@pytest.mark.parametrize(
+    ("function", "texts", "retryable"),
+    [
+        ("raises", ("ValueError: it broke (handlers.py:", "TypeError: it broke (handlers.mjs:"), False),
+        ("raises_retryable", ("AgainLater: come back (handlers.py:", "Error: come back (handlers.mjs:"), True),
+        ("raises_oddly", ("SystemExit: 3", "Error: 'a text'"), False),
+    ],
+)
+async def test_an_error_fails_the_call_alone(way: Way, function: str, texts: Any, retryable: bool) -> None:
+    async with serving(tool(way, function)) as handling:
+        for _ in range(2):
+            found = await handling({"text": ""})
+            assert isinstance(found, Failed)
+            assert found.reason.startswith(texts[way == "javascript"]), found.reason
+            assert found.retryable is retryable
+
+
+@each_way
+async def test_an_error_that_nobody_waits_for_is_not_the_calls(way: Way, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tool(way, "stray")) as handling:
+        assert said(await handling({"text": ""})) == {"text": "went on"}
+        assert said(await handling({"text": ""})) == {"text": "went on"}
+
+
+@each_way
+@pytest.mark.parametrize("function", ["waits", "waits_in_thread"])
+async def test_a_canceled_handler_cleans_up_before_its_caller_is_told(way: Way, function: str, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with serving(tool(way, function, grace=LIMIT)) as handling:
+        call = await handling.begin({"text": str(mark)})
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert mark.read_text() == "cleaned up"
+
+
+@each_way
+async def test_a_deadline_ends_a_handler_as_a_cancel_does(way: Way, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with serving(tool(way, "waits", grace=LIMIT)) as handling:
+        await asyncio.gather(handling.runner.warm())
+        with pytest.raises(TimeoutError):
+            await handling({"text": str(mark)}, within=0.3)
+        assert mark.read_text() == "cleaned up"
+
+
+@each_way
+async def test_a_handler_that_answers_though_it_is_canceled_is_canceled(way: Way) -> None:
+    async with serving(tool(way, "swallows", grace=LIMIT)) as handling:
+        for _ in range(2):
+            call = await handling.begin({"text": ""})
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+
+@each_way
+async def test_what_does_not_end_is_left_after_the_grace(way: Way, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    async with serving(tool(way, "clings", grace=0.05)) as handling:
+        call = await handling.begin({"text": str(mark)})
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        mark.touch()
+
+
+async def broken(way: Way, function: str, **more: Any) -> tuple[str, Handling]:
+    async with serving(tool(way, function, **more)) as handling:
+        return reason(await handling({"text": ""})), handling
+
+
+@each_host
+async def test_a_crash_fails_that_call_alone(way: Way) -> None:
+    assert (await broken(way, "leaves"))[0] == "the host ended with status 7 before it had answered"
+    assert (await broken(way, "crashes"))[0] == "the host was ended by SIGSEGV before it had answered"
+    assert "was ended before it had answered" in (await broken(way, "writes_protocol"))[0]
+
+
+@each_host
+async def test_a_memory_hog_fails_its_call_alone(way: Way) -> None:
+    found, handling = await broken(way, "hogs", memory=128 << 20)
+    assert found.startswith(("MemoryError", "RangeError: Array buffer allocation failed", "the host ")), found
+
+
+@each_host
+async def test_a_loop_without_end_is_ended_with_its_host_and_all_that_it_has_started(way: Way) -> None:
+    async with serving(tool(way, "forks", grace=0.1)) as handling:
+        call = await handling.begin({"text": ""})
+        child = int(handling.reports.progresses[0][0])
+        assert is_running(child)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert not is_running(child)
+
+
+@each_host
+async def test_a_host_that_is_lost_is_replaced(way: Way) -> None:
+    async with serving(tool(way, "pid", grace=0.1)) as handling:
+        first = int(said(await handling({"text": ""}))["text"])
+        assert int(said(await handling({"text": ""}))["text"]) == first
+        os.kill(first, signal.SIGKILL)
+        await until_gone(first)
+        found = await handling({"text": ""})
+        if isinstance(found, Failed):  # its end was not known yet
+            found = await handling({"text": ""})
+        assert int(said(found)["text"]) != first
+
+
+# where a host runs
+
+
+@each_host
+async def test_a_host_knows_its_folder_and_little_of_its_environment(way: Way, tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "SECRET": SECRET, "SKILLBUS_X": "1", "NODE_OPTIONS": "--bad"}
+    async with serving(tool(way, "environment"), environ=environ) as handling:
+        assert said(await handling({"text": ""})) == {"text": "LANG,PATH"}
+    async with serving(tool(way, "where")) as handling:
+        assert said(await handling({"text": ""})) == {"text": str(handling.tool.folder)}
+        with Directory.open(tmp_path) as worktree:
+            assert said(await handling({"text": ""}, worktree=worktree)) == {"text": str(tmp_path)}
+        assert said(await handling({"text": ""})) == {"text": str(handling.tool.folder)}
