@@ -6,15 +6,17 @@ from collections.abc import Awaitable, Callable
 
 import orjson
 
-from bus import BusError
+from bus import BusError, InvalidAgentResponse, InvalidParams
 
 from . import answers
 from .ledger import Ledger
 from .tasks import Task
 from .waiters import Waiter
 
-Answer = Callable[[str, str, bytes], Awaitable[bool]]
-"""Answers at an address, to an operation, with a body; False when nobody is there any more. See `bus.Server.answer`."""
+Answer = Callable[[str, str, bytes | BusError], Awaitable[bool]]
+"""Answers at an address, to an operation, with a body or an error; False when nobody is there any more.
+
+See `bus.Server.answer`."""
 
 log = logging.getLogger(__name__)
 
@@ -54,14 +56,21 @@ class Answering:
             if task is None or task.receipt is None or self.answer is None:
                 return
             for waiter in waiting:
-                heard = await self.answer(waiter.address, waiter.operation, await self._body(task, waiter))
-                if not heard:
+                if not await self._tell(self.answer, waiter, await self._body(task, waiter)):
                     log.info("task %s: a caller who waited for it is gone", task_id)
                 await self._ledger.waiters.drop([waiter])
         except BusError as error:
             log.info("task %s: those who wait for it are answered later: %s", task_id, error)
         except Exception:
             log.exception("task %s: those who wait for it could not be answered", task_id)
+
+    async def _tell(self, answer: Answer, waiter: Waiter, body: bytes) -> bool:
+        try:
+            return await answer(waiter.address, waiter.operation, body)
+        except InvalidAgentResponse as error:
+            return await answer(waiter.address, waiter.operation, error)
+        except InvalidParams:
+            return False  # an address of another prefix: nobody reads there
 
     async def _body(self, task: Task, waiter: Waiter) -> bytes:
         said = answers.standing(task)
