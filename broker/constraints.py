@@ -56,6 +56,8 @@ class Constraints:
         pairs = []
         for part in text.split("&"):
             name, equals, value = part.partition("=")
+            if not equals and name in NAMES and name not in _RISKS:
+                raise ConstraintError(f"{name} needs a value, as {name}=VALUE")
             if _ESCAPE.search(value):
                 raise ConstraintError(f"{name}: write a % as %25 and a & as %26")
             try:

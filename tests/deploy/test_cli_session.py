@@ -334,3 +334,71 @@ def test_a_ledger_that_is_no_regular_file_is_refused(home: Home) -> None:
         assert (ended.code, ended.out) == (1, "")
         assert says in ended.err
         assert len(ended.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("grant", "why"),
+    [
+        ("Workspace.Wirte=worktree:1", "no skill that is loaded has this effect"),
+        ("Workspace.Write=elsewhere:1", "the scope of this effect is worktree"),
+        ("Mail.Send=mail:1", "the policy of this host denies it (deny: send_reply)"),
+        ("Workspace.Write=worktree:1?max-recipients=1", "can fulfil its constraints"),
+    ],
+)
+def test_a_grant_of_no_use_is_warned_of_and_strictly_refused(
+    skillbus: Skillbus, home: Home, grant: str, why: str
+) -> None:
+    (home.folder / "skillbus.toml").write_text('[policy]\ndeny = ["send_reply"]\n')
+    strict = skillbus("session", "new", "ep1", "-g", grant, "--strict")
+    assert (strict.code, strict.out) == (1, "")
+    assert why in strict.err
+    assert strict.err.rstrip().endswith("nothing was minted")
+    assert not home.ledger.exists()
+    minted = skillbus("session", "new", "ep1", "-g", grant)
+    assert (minted.code, f"warning: the grant {grant} is of no use here: " in minted.err) == (0, True)
+    assert why in minted.err
+    assert "warning" not in skillbus("session", "new", "ep2", "-g", "Workspace.Write=worktree:1", "--strict").err
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("grants = 5", "want a list `grants` of tables"),
+        ('[[grants]]\neffect = "E"\nscope = "s"\nbudget = 1\nonly.pth = "x"', 'grant 1: there is no constraint "pth"'),
+        ("{", "is neither TOML nor JSON"),
+        ("[[", "is neither TOML nor JSON"),
+        ("[" * 100_000, "is neither TOML nor JSON"),
+        (None, "can't be read: No such file or directory"),
+    ],
+)
+def test_what_is_no_file_of_grants_is_refused(skillbus: Skillbus, home: Home, content: str | None, why: str) -> None:
+    if content is not None:
+        (home.folder / "grants").write_text(content)
+    ended = skillbus("session", "new", "ep1", "--grants", "grants")
+    assert (ended.code, ended.out) == (1, "")
+    assert ended.err.startswith("error: grants")
+    assert why in ended.err
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_grants_may_be_json(skillbus: Skillbus, home: Home) -> None:
+    only = {"path": ["a b/**"], "max-bytes": 1}
+    document = {"grants": [{"effect": "Workspace.Write", "scope": "worktree", "budget": 1, "only": only}]}
+    (home.folder / "g.json").write_text(json.dumps(document))
+    assert skillbus("session", "new", "ep1", "--grants", "g.json", "-g", "Workspace.Read=worktree:1").code == 0
+    (session,) = listed(skillbus)
+    grants = session["grants"]
+    assert isinstance(grants, list)
+    assert [g.get("constraints") for g in grants] == [None, "path=a%20b/**&max-bytes=1"]
+
+
+def test_the_host_denies_what_was_granted(skillbus: Skillbus, home: Home) -> None:
+    assert skillbus("session", "new", "ep1", "-g", "Workspace.Write=worktree:3?path=docs/**", "-o", "c").code == 0
+    write = ("call", "write_file", "--session", "c", "--arg", "content=x", "--raw")
+    assert '"denied:constraint"' in skillbus(*write, "--arg", "path=a.md").out
+    assert "denied:constraint: path=docs/**" in skillbus("why", "ep1:head").out
+    (home.folder / "skillbus.toml").write_text("[policy]\ndeny_writes = true\n")
+    assert '"denied:policy"' in skillbus(*write, "--arg", "path=docs/a.md").out
+    assert "denied:policy: deny_writes: write_file" in skillbus("why", "ep1:head").out
+    assert "write_file" not in skillbus("skills", "--session", "c").out
+    assert skillbus("log", "verify").code == 0

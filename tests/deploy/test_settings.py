@@ -319,3 +319,24 @@ def test_names_follow_the_rule_of_the_bus() -> None:
         except errors.InvalidParams:
             known = False
         assert known == bool(re.fullmatch(module.NAME, name))
+
+
+def test_the_policy_is_read_strictly(monkeypatch: pytest.MonkeyPatch) -> None:
+    write('[policy]\ndeny = ["send_reply"]\ndeny_egress = true\n')
+    settings = Settings()
+    assert (settings.policy.deny, settings.policy.deny_egress, settings.policy.deny_writes) == (
+        ("send_reply",), True, False,
+    )  # fmt: skip
+    assert next(row.value for row in settings.describe() if row.name == "policy") == (
+        '{"deny":["send_reply"],"deny_egress":true}'
+    )
+    write('[policy]\ndeny = "send_reply"\ndeny_egress = "true"\ndeny_ireversible = true\n')
+    assert lines_of() == [
+        "skillbus.toml: policy.deny: input should be a valid tuple",
+        "skillbus.toml: policy.deny_egress: input should be a valid boolean",
+        "skillbus.toml: policy.deny_ireversible: extra inputs are not permitted",
+    ]
+    monkeypatch.setenv("SKILLBUS_POLICY", '{"deny": ["calc"]}')
+    assert Settings().policy.deny == ("calc",)
+    monkeypatch.setenv("SKILLBUS_POLICY", "calc")
+    assert lines_of() == ["SKILLBUS_POLICY: must be JSON"]
