@@ -18,8 +18,8 @@ send_reply = Tool("send_reply")
 write_file = Tool("write_file")
 skillbus = Tool()
 
-# mklang registers these itself, by entry points too. Of two with one name the one that is listed last wins, and the file
-# system makes the order: with its functions replaced, both lead here.
+# mklang registers these itself, by entry points too. Of two with one name the one that is listed last wins, and which
+# that is depends on the file system: with its functions replaced, both lead here.
 for _tool in (calc, search, search_kb, send_reply):
     setattr(mklang.tools, _tool.skill, _tool)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import logging
 import os
 import threading
 from collections.abc import Mapping
@@ -12,7 +13,9 @@ from deploy.cli.credential import find_credential
 from deploy.settings import Settings
 
 CONNECT = 5.0  # seconds in which a broker that is up lets a client in
-LEAVE = 5.0  # seconds for a connection to be closed at the end of the process
+LEAVE = 10.0  # seconds for a connection to be closed, one that is just being made included
+
+log = logging.getLogger(__name__)
 
 
 class NotConfigured(Exception):
@@ -30,6 +33,8 @@ class Line:
         self._credential = find_credential(None)
         self._client: bus.Client | None = None
         self._connecting = asyncio.Lock()
+        self._sending: set[asyncio.Task[Any]] = set()
+        self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="skillbus", daemon=True)
         self._thread.start()
@@ -48,6 +53,8 @@ class Line:
         closing = asyncio.run_coroutine_threadsafe(self._leave(), self._loop)
         try:
             closing.result(LEAVE)
+        except TimeoutError:
+            log.warning("the connection was not closed within %g s", LEAVE)
         finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(LEAVE)
@@ -55,11 +62,19 @@ class Line:
                 self._loop.close()
 
     async def _send(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        client = await self._connected()
-        return await client.send(self._settings.agent, message, timeout=timeout)
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine that runs is run by one
+        self._sending.add(task)
+        try:
+            client = await self._connected()
+            return await client.send(self._settings.agent, message, timeout=timeout)
+        finally:
+            self._sending.discard(task)
 
     async def _connected(self) -> bus.Client:
         async with self._connecting:
+            if self._closed:
+                raise bus.ConnectionLost("the connection was closed before the call was sent")
             if self._client is None:
                 self._client = await bus.connect(
                     self._url.get_secret_value(),
@@ -72,10 +87,11 @@ class Line:
 
     async def _leave(self) -> None:
         async with self._connecting:
+            self._closed = True
             if self._client is not None:
                 await self._client.close()
-                self._client = None
-        await asyncio.sleep(0)  # those whose calls have failed just now get to say so
+        if self._sending:  # their calls have failed now, and those who wait for them are told
+            await asyncio.wait(self._sending)
 
 
 _lock = threading.Lock()

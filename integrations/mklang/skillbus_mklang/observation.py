@@ -53,9 +53,10 @@ def failure(tool: str, given: Mapping[str, Any], error: str, *, retryable: bool 
 
 
 def _error(envelope: Envelope) -> str:
-    said = envelope.output.get("error")
-    if isinstance(said, str) and said:
-        return said
+    for name in ("error", "refused"):
+        said = envelope.output.get(name)
+        if isinstance(said, str) and said:
+            return said
     parts = envelope.task["status"].get("message", {}).get("parts", ())
     reason = " ".join(str(part["text"]) for part in parts if "text" in part)
     return reason or f"{envelope.metadata.get('tool')} ended {envelope.state}"
