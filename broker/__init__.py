@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .agent import SCHEMAS, SkillAgent
+    from .constraints import ConstraintError, Constraints
+    from .facts import Facts
     from .grants import PRESETS, Decision, Grant, GrantError, decide, parse_grant, sees
     from .ledger import Ledger, LedgerError, LogEntry
     from .links import Link, Walk
     from .operations import Receipt
     from .pipeline import Asked, Pipeline
+    from .policy import HostPolicy
     from .provenance import NotFound, Provenance, Verdict
+    from .replay import Difference, Replay, Replayed
     from .sessions import Credential, Session, SessionError, mint
     from .signing import SigningKey, SigningKeyError
     from .tasks import Event, Filter, Task, Tasks
@@ -24,6 +28,9 @@ if TYPE_CHECKING:
 _MODULES = {
     "SCHEMAS": "agent",
     "SkillAgent": "agent",
+    "ConstraintError": "constraints",
+    "Constraints": "constraints",
+    "Facts": "facts",
     "PRESETS": "grants",
     "Decision": "grants",
     "Grant": "grants",
@@ -39,9 +46,13 @@ _MODULES = {
     "Receipt": "operations",
     "Asked": "pipeline",
     "Pipeline": "pipeline",
+    "HostPolicy": "policy",
     "NotFound": "provenance",
     "Provenance": "provenance",
     "Verdict": "provenance",
+    "Difference": "replay",
+    "Replay": "replay",
+    "Replayed": "replay",
     "Credential": "sessions",
     "Session": "sessions",
     "SessionError": "sessions",
@@ -66,6 +77,10 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     "GrantError",
     "PRESETS",
     "parse_grant",
+    "Constraints",
+    "ConstraintError",
+    "Facts",
+    "HostPolicy",
     "decide",
     "Decision",
     "sees",
@@ -88,6 +103,9 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     "Link",
     "Verdict",
     "NotFound",
+    "Replay",
+    "Replayed",
+    "Difference",
     # The agent that the bus serves
     "SkillAgent",
     "SCHEMAS",

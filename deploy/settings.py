@@ -433,7 +433,9 @@ def _line(problem: Mapping[str, Any], origins: Mapping[str, str], path: Path | N
     origin = origins.get(name, name)
     where = f"{path}: {name}" if path is not None and origin == f"{path}" else origin
     where += "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in rest)
-    text = problem["msg"].removeprefix("Value error, ")
+    text = problem["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
+    if problem["type"] == "extra_forbidden":
+        text = f"unknown key; known are {', '.join(HostPolicy.model_fields)}"
     return f"{where}: {text[:1].lower()}{text[1:]}"
 
 

@@ -155,6 +155,7 @@ def _show(skill: Mapping[str, Any]) -> None:
     _describe(skill)
     risk = skill.get("risk", {})
     screen.say("  risk       " + ", ".join(f"{name} {json.dumps(value)}" for name, value in risk.items()))
+    screen.say(f"  measures   {screen.legible(', '.join(skill.get('measures', ())) or 'nothing')}")
     screen.say(f"  deadline   at most {skill.get('deadlineSeconds', '?')} s")
     for example in skill.get("examples", ()):
         screen.say(f"  example    {screen.legible(str(example))}")

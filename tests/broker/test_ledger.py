@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.grants import Grant
+from broker.grants import Grant, parse_grant
 from broker.ledger import Ledger, LedgerError
 from broker.pipeline import Asked, Pipeline
 from broker.provenance import Provenance
@@ -180,3 +180,16 @@ async def test_an_operation_that_breaks_leaves_nothing_half_written(
     await pipeline.call(ask("pure", 3, "m3"))
     verdict = await Provenance(ledger).verify("ep1")
     assert (verdict.entries, verdict.faults) == (2, ())
+
+
+async def test_a_worker_that_knows_of_no_constraints_finds_no_narrowed_grant(ledger: Ledger, ledger_path: Path) -> None:
+    texts = ["A=s:1", "B=s:2?path=docs/**&max-bytes=1", "C=s:3", "D=s:4?reversible"]
+    held = [parse_grant(text, expires_at=2**40) for text in texts]
+    _, session = mint("ep1", held, ttl=600)
+    await ledger.add_session(session)
+    found = await ledger.session(session.id)
+    assert found is not None
+    assert [str(grant) for grant in found.grants] == texts
+    assert [each.grants for each in await ledger.list_sessions(episode="ep1")] == [session.grants]
+    with closing(sqlite3.connect(ledger_path)) as connection:
+        assert connection.execute("SELECT effect, budget FROM grants").fetchall() == [("A", 1), ("C", 3)]

@@ -117,3 +117,13 @@ async def test_what_cannot_be_loaded_is_told(settings: Settings) -> None:
         assert "slow" in house.catalog
     finally:
         await house.close()
+
+
+async def test_a_policy_that_names_nothing_here_is_warned_of(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    for deny, warned in (["send_replly"], True), (["send_*"], False):
+        caplog.clear()
+        house = await House.open(Settings(state_dir=settings.state_dir, policy={"deny": deny}))
+        await house.close()
+        assert ("no skill that is loaded is called" in caplog.text) is warned

@@ -331,10 +331,11 @@ def test_the_policy_is_read_strictly(monkeypatch: pytest.MonkeyPatch) -> None:
         '{"deny":["send_reply"],"deny_egress":true}'
     )
     write('[policy]\ndeny = "send_reply"\ndeny_egress = "true"\ndeny_ireversible = true\n')
+    known = "deny, deny_effects, deny_sensitivity, deny_writes, deny_egress, deny_irreversible"
     assert lines_of() == [
-        "skillbus.toml: policy.deny: input should be a valid tuple",
+        "skillbus.toml: policy.deny: input should be a list",
         "skillbus.toml: policy.deny_egress: input should be a valid boolean",
-        "skillbus.toml: policy.deny_ireversible: extra inputs are not permitted",
+        f"skillbus.toml: policy.deny_ireversible: unknown key; known are {known}",
     ]
     monkeypatch.setenv("SKILLBUS_POLICY", '{"deny": ["calc"]}')
     assert Settings().policy.deny == ("calc",)
