@@ -33,7 +33,7 @@ def failure_of(error: Exception) -> Failure | None:
 
     if isinstance(error, Failure):
         return error
-    if isinstance(error, BusError):
+    if isinstance(error, BusError) and not hasattr(error, "cause"):  # the ledger's own is told below
         return Failure(f"{error.reason}: {error.message.rstrip('.')}. {_advice(error)}")
     if isinstance(error, BrokenPipeError):
         return None
@@ -50,11 +50,14 @@ def _ledger_failure(error: Exception) -> Failure | None:
     from broker.database import LedgerError
     from broker.provenance import NotFound
     from broker.sessions import SessionError
+    from broker.watch import LedgerUnavailable
     from broker.worktrees import WorktreeError
     from deploy.settings import SettingsError
 
     if isinstance(error, NotFound | LedgerError | SessionError | WorktreeError):
         return Failure(str(error))
+    if isinstance(error, LedgerUnavailable):
+        return Failure(f"the ledger can't be reached: {error.cause}. Is another process in it, and is its disk well?")
     if isinstance(error, SettingsError):
         return Failure("; ".join(error.lines))
     if isinstance(error, DBAPIError):
