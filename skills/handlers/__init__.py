@@ -13,7 +13,7 @@ from .guest.context import CallContext, Rejected
 from .supply import Memory, Supplier, Supply, Withheld, nothing
 
 # whether a value fits
-from .shape import Shapeless, check_schema, fault
+from .shape import fault
 
 __all__ = [
     "CallContext",
@@ -23,13 +23,11 @@ __all__ = [
     "Mode",
     "Rejected",
     "Runner",
-    "Shapeless",
     "Supplier",
     "Supply",
     "Tool",
     "Withheld",
     "bound_skill",
-    "check_schema",
     "fault",
     "handler_of",
     "nothing",

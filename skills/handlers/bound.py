@@ -13,7 +13,7 @@ from .call import Call
 from .guest import wire
 from .inline import Inline
 from .pool import Pool
-from .shape import check_schema, fault
+from .shape import fault
 from .supply import Supplier, Withheld, nothing
 from .tool import Tool
 
@@ -41,10 +41,8 @@ def bound_skill(
 ) -> Skill:
     """The skill of a bound tool, whose contract declares exactly one effect.
 
-    Raises ValueError for a contract without it, Shapeless for a schema that can't be checked.
+    Raises ValueError for a contract without it.
     """
-    for schema in (tool.input_schema, tool.output_schema):
-        check_schema(schema)
     return Skill(contract, planner_of(contract, tool), handler_of(tool, runner, supplier), tier=tier)
 
 
@@ -61,7 +59,7 @@ def planner_of(contract: Contract, tool: Tool) -> Planner:
         except canonical.NotCanonical as error:
             raise Refused(f"the arguments cannot be carried: {error}") from None
         if wrong is not None:
-            raise Refused(f"argument {wrong}")
+            raise Refused(wrong)
         planned = PlannedEffect("e1", effect.name, effect.scope, effect.cost, given)
         return Plan(effects=(planned,))
 

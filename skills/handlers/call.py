@@ -39,7 +39,7 @@ class Call:
         given = wire.decode(canonical.encode(payload))
         wrong = fault(tool.input_schema, given)
         if wrong is not None:
-            raise ValueError(f"the input is wrong at {wrong}")
+            raise ValueError(f"the input is wrong: {wrong}")
         self.input = given if tool.input_member is None else given[tool.input_member]
 
     @property
@@ -62,7 +62,7 @@ class Call:
         body = output if self.tool.output_member is None else {self.tool.output_member: output}
         wrong = fault(self.tool.output_schema, body)
         if wrong is not None:
-            return Failed(f"the output is wrong at {wrong}")
+            return Failed(f"the output is wrong: {wrong}")
         try:
             size = len(canonical.encode(body))
         except canonical.NotCanonical as error:
@@ -90,11 +90,11 @@ class Call:
         """What a handler asks for. Raises Rejected."""
         match message:
             case {"chunk": content, "artifact": str(artifact), "last": bool(last)}:
-                wrong = fault({}, content)
-                if wrong is not None:
-                    raise Rejected("invalid", f"the chunk is wrong at {wrong}")
                 try:
+                    canonical.encode(content)
                     await self.context.chunk(content, artifact=legible(artifact), last=last)
+                except canonical.NotCanonical as error:
+                    raise Rejected("invalid", f"the chunk can't be carried: {error}") from None
                 except ValueError as error:
                     raise Rejected("too_large", str(error)) from None
                 return None
@@ -158,6 +158,14 @@ def _check(argument: str, value: Any) -> None:
     elif argument == "version":
         good = value is None or (type(value) is int and value >= 0)
     else:
-        good = fault({}, value) is None
+        good = _is_canonical(value)
     if not good:
         raise Rejected("invalid", f"{argument} is no {argument} of a memory")
+
+
+def _is_canonical(value: Any) -> bool:
+    try:
+        canonical.encode(value)
+    except canonical.NotCanonical:
+        return False
+    return True

@@ -7,6 +7,7 @@ from typing import Any
 from ..skill import Outcome
 from .call import Call
 from .command import source_of
+from .guest import wire
 from .guest.function import Function, HandlerFailed, Unloadable
 from .tool import Tool
 
@@ -56,7 +57,8 @@ class Inline:
 
     async def _work(self, function: Function, call: Call) -> Outcome:
         try:
-            return call.done(await function.run(call.input, call.values, call))
+            output = await function.run(call.input, call.values, call)
+            return call.done(wire.decode(wire.encode(output)))  # a copy, with the numbers of any other way
         except HandlerFailed as failed:
             return call.failed(failed, retryable=failed.retryable)
 

@@ -25,7 +25,7 @@ class Pool:
     """
 
     def __init__(self, tool: Tool, environ: Mapping[str, str], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tool, self._environ, self._clock = tool, environ, clock
+        self.tool, self._environ, self._clock = tool, environ, clock
         self._places = asyncio.Semaphore(tool.concurrency)
         self._idle: list[Host] = []
         self._hosts: set[Host] = set()
@@ -44,7 +44,7 @@ class Pool:
             try:
                 host = await self._take()
             except NotStarted as error:
-                log.error("%s: %s", self._tool.id, call.supply.redact(str(error)))
+                log.error("%s: %s", self.tool.id, call.supply.redact(str(error)))
                 return call.failed(f"its host can't be started: {error}", retryable=not error.lasting)
             try:
                 return await host.run(call)
@@ -53,7 +53,7 @@ class Pool:
 
     async def warm(self) -> None:
         """Start as many hosts as calls may run at once. Raises NotStarted."""
-        lacking = self._tool.concurrency - len(self._hosts)
+        lacking = self.tool.concurrency - len(self._hosts)
         for host in await asyncio.gather(*(self._start() for _ in range(lacking))):
             await self._give_back(host)
 
@@ -62,8 +62,12 @@ class Pool:
         self._closed = True
         for host in list(self._hosts):
             self._end(host)
+        for _ in range(self.tool.concurrency):  # what is about to start a host finds the pool closed
+            await self._places.acquire()
         while self._ending:
             await asyncio.gather(*self._ending, return_exceptions=True)
+        for _ in range(self.tool.concurrency):
+            self._places.release()
 
     async def _take(self) -> Host:
         while self._idle:
@@ -79,14 +83,14 @@ class Pool:
         if self._clock() < self._again:
             raise NotStarted(str(self._failure), lasting=self._failure.lasting)
         try:
-            host = await Host.start(self._tool, self._environ)
+            host = await Host.start(self.tool, self._environ)
         except NotStarted as error:
             self._pause = min(2 * self._pause, LONGEST_PAUSE) or FIRST_PAUSE
             self._again, self._failure = self._clock() + self._pause, error
             raise
         self._pause = 0.0
         self._hosts.add(host)
-        log.debug("%s: host %d is ready", self._tool.id, host.pid)
+        log.debug("%s: host %d is ready", self.tool.id, host.pid)
         if self._is_closed():
             await self._give_back(host)
             raise NotStarted("the worker is ending", lasting=False)
@@ -106,7 +110,7 @@ class Pool:
         if host not in self._hosts:
             return None
         self._hosts.discard(host)
-        ending = asyncio.ensure_future(host.end(self._tool.grace if host.usable else 0.0))
+        ending = asyncio.ensure_future(host.end(self.tool.grace if host.usable else 0.0))
         self._ending.add(ending)
         ending.add_done_callback(self._ended)
         return ending
@@ -114,4 +118,4 @@ class Pool:
     def _ended(self, ending: "asyncio.Future[Any]") -> None:
         self._ending.discard(ending)
         if not ending.cancelled() and (error := ending.exception()) is not None:
-            log.error("%s: a host did not end in order: %r", self._tool.id, error)
+            log.error("%s: a host did not end in order: %r", self.tool.id, error)

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from .context import CallContext, Channel
-from .wire import EXACT
+
+_TOO_LARGE = 2**1023  # twice as much may be more than a double holds
 
 
 class Unloadable(Exception):
@@ -185,23 +186,27 @@ def _plain(value: Any, path: str) -> Any:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, int):
-        if abs(value) > EXACT:
-            raise HandlerFailed(f"the output is wrong at {path or '/'}: an integer beyond 2**53 - 1 is not exact")
+        if abs(value) >= _TOO_LARGE:
+            raise HandlerFailed(f"the output is wrong: {path or 'it'} is larger than a number may be")
         return int(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise HandlerFailed(f"the output is wrong at {path or '/'}: a number that is not finite is no JSON")
+            raise HandlerFailed(f"the output is wrong: {path or 'it'} is a number that is not finite")
         return float(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         members = {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
-        return {name: _plain(each, f"{path}/{name}") for name, each in members.items() if each is not None}
+        return {name: _plain(each, _in(path, name)) for name, each in members.items() if each is not None}
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
-            raise HandlerFailed(f"the output is wrong at {path or '/'}: a name that is no text")
-        return {str(key): _plain(each, f"{path}/{key}") for key, each in value.items()}
+            raise HandlerFailed(f"the output is wrong: {path or 'it'} has a name that is no text")
+        return {str(key): _plain(each, _in(path, key)) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(each, f"{path}/{index}") for index, each in enumerate(value)]
-    raise HandlerFailed(f"the output is wrong at {path or '/'}: {type(value).__name__} is not JSON")
+        return [_plain(each, f"{path}[{index}]") for index, each in enumerate(value)]
+    raise HandlerFailed(f"the output is wrong: {path or 'it'} is {type(value).__name__}, which is not JSON")
+
+
+def _in(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
 
 
 def _module(folder: Path, name: str) -> Any:

@@ -30,7 +30,7 @@ function send(text) {
 /** The value as plain JSON; throws WrongOutput, which names the path, for what JSON.stringify would change silently. */
 function plain(value, path) {
   if (value !== null && typeof value === "object" && typeof value.toJSON === "function") {
-    throw new WrongOutput(`the output is wrong at ${path || "/"}: ${value.constructor?.name ?? "an object"} is not JSON`);
+    throw new WrongOutput(`the output is wrong: ${path || "it"} is ${value.constructor?.name ?? "an object"}, which is not JSON`);
   }
   switch (typeof value) {
     case "string":
@@ -38,21 +38,21 @@ function plain(value, path) {
       return value;
     case "number":
       if (!Number.isFinite(value)) {
-        throw new WrongOutput(`the output is wrong at ${path || "/"}: a number that is not finite is no JSON`);
+        throw new WrongOutput(`the output is wrong: ${path || "it"} is a number that is not finite`);
       }
       return value;
     case "object":
       if (value === null) return value;
-      if (Array.isArray(value)) return Array.from(value, (each, index) => plain(each, `${path}/${index}`));
+      if (Array.isArray(value)) return Array.from(value, (each, index) => plain(each, `${path}[${index}]`));
       if (value instanceof Map || value instanceof Set || ArrayBuffer.isView(value) || value instanceof Promise) break;
       return Object.fromEntries(
         Object.entries(value)
           .filter(([, each]) => each !== undefined)
-          .map(([key, each]) => [key, plain(each, `${path}/${key}`)]),
+          .map(([key, each]) => [key, plain(each, path ? `${path}.${key}` : key)]),
       );
   }
   const kind = value === null || typeof value !== "object" ? typeof value : value.constructor.name;
-  throw new WrongOutput(`the output is wrong at ${path || "/"}: ${kind} is not JSON`);
+  throw new WrongOutput(`the output is wrong: ${path || "it"} is ${kind}, which is not JSON`);
 }
 
 function described(error) {

@@ -72,9 +72,8 @@ class Notes:
         return {"key": key, "value": value, "version": version}
 
     async def search(self, text: str, limit: int) -> list[Mapping[str, Any]]:
-        return [{"key": key, "value": v, "version": n} for key, (v, n) in self.entries.items() if text in str(v)][
-            :limit
-        ]
+        found = [key for key, (value, _) in self.entries.items() if text in str(value)]
+        return [entry for key in found[:limit] if (entry := await self.get(key)) is not None]
 
     async def put(self, key: str, value: Any, version: int | None) -> int:
         stands = self.entries.get(key, (None, 0))[1]
@@ -154,5 +153,5 @@ def is_running(pid: int) -> bool:
 
 async def until_gone(pid: int) -> None:
     async with asyncio.timeout(LIMIT):
-        while is_running(pid):
+        while is_running(pid):  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.01)

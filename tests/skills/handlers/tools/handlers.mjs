@@ -56,6 +56,8 @@ export const not_finite = async () => ({ text: "a", number: NaN });
 export const not_json = async () => ({ text: new Set([1, 2]) });
 export const large_integer = async () => ({ text: "a", count: 2 ** 53 });
 export const large_number = async () => ({ text: "a", number: 1e300 });
+export const large_whole_number = async () => ({ text: "a", number: 2 ** 60 });
+export const far_too_large = async () => ({ text: "a", number: 10 ** 5000 });
 export const big = async (request) => ({ text: "x".repeat(request.number) });
 
 export async function endless() {

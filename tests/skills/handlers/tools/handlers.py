@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,14 @@ async def large_number(request: Any) -> Any:
     return {"text": "a", "number": 1e300}
 
 
+async def large_whole_number(request: Any) -> Any:
+    return {"text": "a", "number": 2**60}
+
+
+async def far_too_large(request: Any) -> Any:
+    return {"text": "a", "number": 10**5000}
+
+
 async def big(request: Any) -> Any:
     return {"text": "x" * int(request["number"])}
 
@@ -218,14 +227,10 @@ async def forks(request: Any, context: Any) -> Any:
 
 
 async def writes_protocol(request: Any, context: Any) -> Any:
-    for descriptor in range(3, 64):
-        try:
-            if os.path.exists(f"/proc/self/fd/{descriptor}") and os.readlink(f"/proc/self/fd/{descriptor}").startswith(
-                "socket:"
-            ):
-                os.write(descriptor, b"}nonsense{\n")
-        except OSError:
-            pass
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            if int(descriptor.name) > 2 and str(descriptor.readlink()).startswith("socket:"):
+                os.write(int(descriptor.name), b"}nonsense{\n")
     await asyncio.Event().wait()
 
 
