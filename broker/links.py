@@ -238,7 +238,7 @@ def _check_output(entry: LogEntry, record: Mapping[str, Any], held: Held) -> str
     if entry.output_ref != record.get("output"):
         return f"the call's row names the output {entry.output_ref}"
     status = effects[0].get("status") if effects else None
-    ends = {"ok": {"completed", "failed", "canceled"}, "denied": {"rejected"}, "canceled": {"canceled"}}
+    ends = {"ok": {"completed", "failed", "canceled"}, "denied": {"rejected", "failed"}, "canceled": {"canceled"}}
     possible = ends.get(str(status), {"failed"}) if effects else {"completed", "rejected"}
     return None if entry.state in possible else f"its effect ended {status} and the call {entry.state}"
 

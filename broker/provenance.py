@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from .books import Books, LogEntry
@@ -44,11 +44,25 @@ class Provenance:
 
         Raises NotFound.
         """
+        walked, _ = await self.call(target, episode=episode)
+        return walked
+
+    async def call(self, target: str, *, episode: str | None = None) -> tuple[Walk, Held]:
+        """The walk of a call as `why` does it, and the objects that it leads to. Raises NotFound."""
         entry = await self._find(target, episode)
         around = await self._ledger.books(entry.episode, after=entry.index - 2, before=entry.index + 2)
         near = {each.index: each for each in around.entries} if around else {}
         before, following = near.get(entry.index - 1), near.get(entry.index + 1)
-        return walk(entry, before, following, around.world if around else None, await self._held([entry]))
+        held = await self._held([entry])
+        return walk(entry, before, following, around.world if around else None, held), held
+
+    async def calls(self, episode: str) -> AsyncIterator[tuple[Walk, Held]]:
+        """The walks of all calls of an episode, from its beginning to where it stands now. Raises NotFound."""
+        books = await self._ledger.books(episode)
+        if books is None:
+            raise NotFound(f"no episode {episode!r} in this ledger")
+        async for walked in self._walks(books):
+            yield walked
 
     async def verify(self, episode: str) -> Verdict:
         """Check every entry of an episode from its beginning to its head, and its spend. Raises NotFound."""
@@ -66,14 +80,8 @@ class Provenance:
         world, entries = books.world, books.entries
         if books.settled != len(entries):
             faults.append(f"{books.settled} calls have an outcome and the log has {len(entries)} entries")
-        for start in range(0, len(entries), _CHUNK):
-            chunk = entries[start : start + _CHUNK]
-            held = await self._held(chunk)
-            for position, entry in enumerate(chunk, start):
-                before = entries[position - 1] if position else None
-                following = entries[position + 1] if position + 1 < len(entries) else None
-                links = walk(entry, before, following, world, held).links
-                faults += [f"entry {entry.index}: {link.name}: {link.fault}" for link in links if link.fault]
+        async for walked, _ in self._walks(books):
+            faults += [f"entry {walked.entry.index}: {each.name}: {each.fault}" for each in walked.links if each.fault]
         if len(entries) != world.revision:
             faults.append(f"the episode stands at entry {world.revision} and the log has {len(entries)}")
         if not entries and world != genesis(episode):
@@ -81,6 +89,16 @@ class Provenance:
         if books.spent != books.debits:
             faults.append(f"the spend does not add up: {_budget(books.spent)} spent, {_budget(books.debits)} debited")
         return len(entries)
+
+    async def _walks(self, books: Books) -> AsyncIterator[tuple[Walk, Held]]:
+        entries = books.entries
+        for start in range(0, len(entries), _CHUNK):
+            chunk = entries[start : start + _CHUNK]
+            held = await self._held(chunk)
+            for position, entry in enumerate(chunk, start):
+                before = entries[position - 1] if position else None
+                following = entries[position + 1] if position + 1 < len(entries) else None
+                yield walk(entry, before, following, books.world, held), held
 
     # finding
 

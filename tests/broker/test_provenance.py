@@ -238,3 +238,11 @@ async def test_an_empty_episode_is_sound_and_an_unknown_one_is_not_there(ledger:
     assert (verdict.entries, verdict.faults) == (0, ())
     with pytest.raises(NotFound):
         await Provenance(ledger).verify("nope")
+
+
+async def test_a_denial_whose_finish_phase_failed_is_sound(pipeline: Pipeline, ledger: Ledger, ask: Ask) -> None:
+    _, poor = mint("ep1", [Grant("Test.Run", "test", 0, 2**40)], ttl=60)
+    await ledger.add_session(poor)
+    receipt = await pipeline.call(ask("once", {"finish": "crash"}, session=poor))
+    assert receipt.state == "failed"
+    assert (await Provenance(ledger).verify("ep1")).faults == ()
