@@ -122,7 +122,7 @@ class SkillAgent:
         about = Info(
             version=self._version,
             card_hash=self.card_hash,
-            skills=len(self._pipeline.catalog),
+            skills=len(self._pipeline.offered),
             operations=tuple(sorted(self._operations)),
             interval_seconds=interval,
         )
@@ -379,8 +379,8 @@ class SkillAgent:
 
     @cached_property
     def card_hash(self) -> str:
-        """The content address of the card with every skill: equal where agents offer the same."""
-        return ref(encode(self._unsigned_card(list(self._pipeline.catalog))))
+        """The content address of the card with every skill that is offered: equal where agents offer the same."""
+        return ref(encode(self._unsigned_card(self._pipeline.offered)))
 
     def _unsigned_card(self, skills: Sequence[Skill]) -> dict[str, Any]:
         return card_of(self.name, self._version, self._url, skills, push=self._push is not None)

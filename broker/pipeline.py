@@ -186,13 +186,14 @@ class Pipeline:
         skill = self.catalog.get(task.skill)
         return task.session == session.id or (skill is not None and self._sees(session, skill))
 
+    @property
+    def offered(self) -> list[Skill]:
+        """The skills of which the host's policy lets anything run, in the order of their ids."""
+        return [skill for skill in self.catalog if not self._policy.hides(skill.contract)]
+
     def visible(self, session: Session, caller: str | None = None) -> list[Skill]:
-        """The skills that a session sees and the host's policy lets run, in the order of their ids."""
-        return [
-            skill
-            for skill in self.catalog
-            if self._sees(session, skill, caller) and not self._policy.hides(skill.contract)
-        ]
+        """The offered skills that a session sees."""
+        return [skill for skill in self.offered if self._sees(session, skill, caller)]
 
     def _sees(self, session: Session, skill: Skill, caller: str | None = None) -> bool:
         contract = skill.contract

@@ -259,6 +259,15 @@ async def test_a_skill_without_effects_that_the_host_denies_is_not_there(open_de
             await desk.call("send_reply", to="a@x.org", body="")  # which is refused by its plan, without an effect
 
 
+async def test_agents_offer_what_their_hosts_let_run(ledger: Ledger, worktrees: Worktrees, catalog: Catalog) -> None:
+    hashes = []
+    for policy in (UNRESTRICTED, HostPolicy(deny=("send_reply",)), HostPolicy(deny=("once",))):
+        pipeline = Pipeline(catalog, ledger, worktrees, owner="w", version="1", policy=policy)
+        hashes.append(SkillAgent("desk", pipeline, ledger, version="1").card_hash)
+        await pipeline.close()
+    assert hashes[0] == hashes[1] != hashes[2]
+
+
 async def test_a_session_without_the_grant_learns_nothing_of_the_policy(open_desk: Open) -> None:
     async with open_desk(READ, policy=HostPolicy(deny=("send_reply",))) as desk:
         with pytest.raises(bus.SkillNotFound):
