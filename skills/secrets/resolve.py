@@ -5,8 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ..errors import SkillError
-from .source import MAX_VALUE, NotResolved, Source
-from .value import Secret
+from ..redaction import Secret
+from ..tb.provider import Provider
+from .reading import COMMAND_SECONDS, MAX_VALUE, NotResolved, kind_of, read
 
 MIN_VALUE = 4
 """Characters of a value. A shorter one stands in too much to be kept out of what a handler says."""
@@ -17,7 +18,7 @@ MAX_LINES = 1000
 
 @dataclass(frozen=True, slots=True)
 class Unresolved:
-    """A handle without a value; `kind` is the kind of its source, empty where it has none."""
+    """A handle without a value; `kind` is the kind of its provider, empty where it has none."""
 
     handle: str
     kind: str
@@ -36,32 +37,37 @@ class SecretsMissing(SkillError):
 
 
 async def resolve(
-    handles: Iterable[str], sources: Mapping[str, Source], environ: Mapping[str, str]
+    handles: Iterable[str],
+    providers: Mapping[str, Provider],
+    environ: Mapping[str, str],
+    *,
+    seconds: float = COMMAND_SECONDS,
 ) -> dict[str, Secret]:
     """The secrets behind the handles. Raises SecretsMissing with all that can't be had."""
     wanted = sorted(set(handles))
-    found = await asyncio.gather(*(_one(handle, sources.get(handle), environ) for handle in wanted))
+    found = await asyncio.gather(*(_one(handle, providers.get(handle), environ, seconds) for handle in wanted))
     missing = [each for each in found if isinstance(each, Unresolved)]
     if missing:
         raise SecretsMissing(missing)
     return {each.handle: each for each in found if isinstance(each, Secret)}
 
 
-async def _one(handle: str, source: Source | None, environ: Mapping[str, str]) -> Secret | Unresolved:
-    if source is None:
+async def _one(
+    handle: str, provider: Provider | None, environ: Mapping[str, str], seconds: float
+) -> Secret | Unresolved:
+    if provider is None:
         return Unresolved(handle, "", "the manifest binds no source for it")
     try:
-        read = await source.read(environ)
-        return Secret(handle, _checked(read))
+        return Secret(handle, _checked(await read(provider, environ, seconds=seconds)))
     except NotResolved as error:
-        return Unresolved(handle, source.kind, str(error))
+        return Unresolved(handle, kind_of(provider), str(error))
 
 
-def _checked(read: bytes) -> str:
-    if len(read) > MAX_VALUE:
+def _checked(given: bytes) -> str:
+    if len(given) > MAX_VALUE:
         raise NotResolved(f"it is over {MAX_VALUE} bytes")
-    value = read.decode(errors="replace")  # an error would carry the bytes
-    if value.encode() != read or "\0" in value:
+    value = given.decode(errors="replace")  # an error would carry the bytes
+    if value.encode() != given or "\0" in value:
         raise NotResolved("it is not text in UTF-8")
     if len(value) < MIN_VALUE:
         raise NotResolved(f"it has less than {MIN_VALUE} characters")

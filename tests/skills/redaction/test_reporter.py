@@ -1,7 +1,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from skills.secrets import RedactingReporter, Redactor, Secret
+from skills.redaction import RedactingReporter, Redactor, Secret
 
 
 class Heard:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..skill import Reporter
-from .redaction import Redactor, Stream
+from .redactor import Redactor, Stream
 
 
 class RedactingReporter:

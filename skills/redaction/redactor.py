@@ -12,7 +12,7 @@ from typing import Any
 from .. import canonical
 from ..skill import Done, Failed, Outcome
 from .forms import WRAPPED, base64_forms, hex_forms, parts_of, plain_forms
-from .value import Secret
+from .secret import Secret
 
 MASKS = ("[secret]", "{secret}", "***", "•••", "█")
 

@@ -2,8 +2,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from skills.secrets import Secret, redact_known, redactor_of
-from skills.secrets.known import forget
+from skills.redaction import Secret, redact_known, redactor_of
+from skills.redaction.known import forget
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from skills import Done, Failed
-from skills.secrets import Redactor, Secret
-from skills.secrets.redaction import MASKS
+from skills.redaction import Redactor, Secret
+from skills.redaction.redactor import MASKS
 
 KEY = "sk-live/9+Z\"'<&é ~x%"
 PEM = "-----BEGIN KEY-----\n" + "\n".join(f"{n:02}abcdefghijklmnop+/ABCDEFG" for n in range(9)) + "\n-----END KEY-----"

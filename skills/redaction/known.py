@@ -6,8 +6,8 @@ values of each tool stay known until two newer ones have come in their place.
 
 from collections.abc import Mapping
 
-from .redaction import Redactor
-from .value import Secret
+from .redactor import Redactor
+from .secret import Secret
 
 KEPT = 2
 

@@ -6,7 +6,7 @@ import pickle
 import orjson
 import pytest
 
-from skills.secrets import Secret
+from skills.redaction import Secret
 
 VALUE = "correct horse battery"
 
