@@ -9,6 +9,7 @@ from .books import Books, LogEntry
 from .ledger import Ledger
 from .links import Held, Walk, walk
 from .records import genesis
+from .watch import LedgerUnavailable
 
 MAX_SCAN = 5000
 """How many of the newest entries are looked through for a handle that no index knows."""
@@ -65,11 +66,20 @@ class Provenance:
             yield walked
 
     async def verify(self, episode: str) -> Verdict:
-        """Check every entry of an episode from its beginning to its head, and its spend. Raises NotFound."""
+        """Check every entry of an episode from its beginning to its head, and its spend.
+
+        Raises NotFound, and LedgerUnavailable, which is no fault.
+        """
         faults: list[str] = []
+        try:
+            episode.encode()
+        except UnicodeEncodeError:
+            raise NotFound(f"no episode {episode!r} in this ledger") from None
         try:
             books = await self._ledger.books(episode)
             entries = 0 if books is None else await self._check(episode, books, faults)
+        except LedgerUnavailable:
+            raise  # which says nothing about what is in it
         except Exception as error:  # what is not of its kind is a fault, wherever it shows
             return Verdict(episode, 0, (*faults, f"the ledger can't be read: {type(error).__name__}: {error}"))
         if books is None:

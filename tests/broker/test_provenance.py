@@ -15,6 +15,7 @@ from broker.pipeline import Asked, Pipeline
 from broker.provenance import NotFound, Provenance
 from broker.sessions import mint
 from broker.settlement import Receipt
+from broker.watch import LedgerUnavailable
 
 Ask = Callable[..., Asked]
 FORGED_CALL = """
@@ -233,11 +234,23 @@ async def test_an_entry_of_another_episode_does_not_fit(
     assert (await Provenance(ledger).verify("ep1")).faults
 
 
+async def test_a_ledger_that_is_away_is_no_fault_in_it(
+    ledger: Ledger, ledger_path: Path, receipts: list[Receipt]
+) -> None:
+    hidden = ledger_path.with_suffix(".hidden")
+    ledger_path.rename(hidden)
+    with pytest.raises(LedgerUnavailable):
+        await Provenance(ledger).verify("ep1")
+    hidden.rename(ledger_path)
+    assert (await Provenance(ledger).verify("ep1")).faults == ()
+
+
 async def test_an_empty_episode_is_sound_and_an_unknown_one_is_not_there(ledger: Ledger, ask: Ask) -> None:
     verdict = await Provenance(ledger).verify("ep1")
     assert (verdict.entries, verdict.faults) == (0, ())
-    with pytest.raises(NotFound):
-        await Provenance(ledger).verify("nope")
+    for name in ("nope", "\udcff"):
+        with pytest.raises(NotFound):
+            await Provenance(ledger).verify(name)
 
 
 async def test_a_denial_whose_finish_phase_failed_is_sound(pipeline: Pipeline, ledger: Ledger, ask: Ask) -> None:
