@@ -171,6 +171,7 @@ def _declared(skill: Skill) -> dict[str, Any]:
         **({"access": contract.access.model_dump()} if contract.access else {}),
         **({"effects": [effect.model_dump() for effect in contract.effects]} if contract.effects else {}),
         "risk": contract.risk.model_dump(),
+        **({"requirements": contract.requirements.model_dump(mode="json")} if contract.requirements else {}),
         **({"measures": dict(contract.measures)} if contract.measures else {}),
         "deadlineSeconds": contract.deadline,
         "tier": skill.tier,

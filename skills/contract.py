@@ -40,6 +40,14 @@ class Risk(_Declaration):
     idempotent: bool = False
 
 
+class Requirements(_Declaration):
+    """What a host has to grant a skill before its handler runs: words, handles of secrets, and `NAME read|write`."""
+
+    capabilities: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    memory: tuple[str, ...] = ()
+
+
 class Contract(_Declaration):
     """The contract of a skill: everything about it but its code.
 
@@ -55,6 +63,9 @@ class Contract(_Declaration):
     texts, relative to the worktree. `bytes` is a text, which counts as its UTF-8, or a number; `recipients` a text of
     addresses between commas, a list or a number; `results` a list or a number. A constraint on what is not measured
     denies.
+
+    `requirements` are shown and say nothing about where a value comes from: whoever serves the skill has compared them
+    with what is granted.
     """
 
     id: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")
@@ -72,6 +83,7 @@ class Contract(_Declaration):
     output_mode: Literal["application/json", "text/plain"] = "application/json"
     risk: Risk = Risk()
     measures: Mapping[Quantity, str] = {}
+    requirements: Requirements | None = None
 
     @field_validator("measures")
     @classmethod

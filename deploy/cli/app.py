@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from . import dead, kb, log, screen, session, topology
+from . import contract, dead, kb, log, screen, session, topology
 from .agents import agents
 from .call import call
 from .card import card
@@ -40,6 +40,7 @@ app.command("call")(call)
 app.add_typer(log.app, name="log")
 app.command("why")(why)
 app.add_typer(kb.app, name="kb")
+app.add_typer(contract.app, name="contract")
 app.add_typer(dead.app, name="dead")
 app.add_typer(topology.app, name="topology")
 app.command("agents")(agents)

@@ -1,11 +1,12 @@
 """The `.tb` language: contracts of external effects, their neutral form, and the manifest that binds them to handlers.
 
-Everything here is pure but `folder`, and runs no handler. lark is imported with the first source that is parsed.
+Nothing here runs a handler, or asks for a secret's value. lark is imported with the first source that is parsed.
 """
 
 # ruff: noqa: I001 - the groups are the map
 
 # from a source to its AIR
+from .compiler import compile_source, parse
 from .fault import Extension, Fault, NotAContract, Oddity, Position
 from .syntax import Source
 from .library import Library
@@ -13,33 +14,57 @@ from .air import Air, AirTool
 from .checker import CAPABILITIES, Requirements
 from .formatter import fmt
 
+# what is granted, and by whom it is kept
+from .binding import Binding, Manifest
+from .handler import HandlerName
+from .manifest import MANIFEST, ManifestError, manifest, read_manifest
+from .provider import FromCommand, FromEnvironment, FromFile, Provider
+from .store import MemoryGrant, Store
+
+# before a handler runs
+from .satisfaction import Bound, Refused, satisfy
+from .publication import Unpublishable, contract_of
+from .value import problems
+
+# on disk
+from .folder import Folder, Standing
+from .starter import starter
+
 __all__ = [
     "CAPABILITIES",
+    "MANIFEST",
     "Air",
     "AirTool",
+    "Binding",
+    "Bound",
     "Extension",
     "Fault",
+    "Folder",
+    "FromCommand",
+    "FromEnvironment",
+    "FromFile",
+    "HandlerName",
     "Library",
+    "Manifest",
+    "ManifestError",
+    "MemoryGrant",
     "NotAContract",
     "Oddity",
     "Position",
+    "Provider",
+    "Refused",
     "Requirements",
     "Source",
+    "Standing",
+    "Store",
+    "Unpublishable",
     "compile_source",
+    "contract_of",
     "fmt",
+    "manifest",
     "parse",
+    "problems",
+    "read_manifest",
+    "satisfy",
+    "starter",
 ]
-
-
-def parse(text: str | bytes, *, file: str = "<source>") -> Source:
-    """The parts of a source; `file` is the name that its faults get. Raises NotAContract, with one fault."""
-    from .parser import parse as parsed
-
-    return parsed(text, file=file)
-
-
-def compile_source(text: str | bytes, *, file: str = "<source>", others: Library | None = None) -> Air:
-    """The AIR of one source; `others` is where its imports lead. Raises NotAContract."""
-    source = parse(text, file=file)
-    library = Library([source, *(others.sources if others else ())])
-    return library.air(source.module.text)

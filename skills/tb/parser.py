@@ -8,8 +8,9 @@ from lark import Lark, Token, Transformer, UnexpectedToken, v_args
 from lark.lexer import Lexer
 
 from .fault import Fault, NotAContract, Position
-from .scanner import MAX_SOURCE, USAGE, Scanner
+from .scanner import USAGE, Scanner
 from .syntax import (
+    MAX_SOURCE,
     Declaration,
     Doc,
     Field,
@@ -43,7 +44,8 @@ def _decoded(text: str | bytes, file: str) -> str:
     def refuse(code: str, message: str, line: int = 1) -> NoReturn:
         raise NotAContract([Fault(code, Position(line, 1), message, file=file)])
 
-    if len(text) > MAX_SOURCE:
+    long = len(text) > MAX_SOURCE or (isinstance(text, str) and len(text.encode("utf-8", "replace")) > MAX_SOURCE)
+    if long:
         refuse("limit", f"a source has at most {MAX_SOURCE} bytes")
     if isinstance(text, bytes):
         try:

@@ -10,19 +10,7 @@ from collections.abc import Iterator
 from lark import Token
 
 from .fault import Fault, NotAContract, Position
-from .syntax import HANDLE, IDENT, NAME, PATH
-
-MAX_SOURCE = 262_144
-"""Bytes of a source in UTF-8."""
-MAX_LINE = 2000
-"""Characters of a line."""
-MAX_NAME = 64
-"""Characters of a name."""
-MAX_PATH = 100
-"""Characters of a module's name."""
-MAX_DECLARATIONS = 1000
-MAX_LISTS = 8
-"""How many `List of` may stand before a type."""
+from .syntax import HANDLE, IDENT, MAX_DECLARATIONS, MAX_LINE, MAX_LISTS, MAX_NAME, MAX_PATH, NAME, PATH
 
 USAGE = {
     "top": "expected: type, memory or tool",

@@ -5,6 +5,19 @@ from dataclasses import dataclass
 
 from .fault import Position
 
+# how much there may be
+MAX_SOURCE = 262_144
+"""Bytes of a source in UTF-8."""
+MAX_LINE = 2000
+"""Characters of a line."""
+MAX_NAME = 64
+"""Characters of a name."""
+MAX_PATH = 100
+"""Characters of a module's name."""
+MAX_DECLARATIONS = 1000
+MAX_LISTS = 8
+"""How many `List of` may stand before a type."""
+
 # how names are written
 NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
 IDENT = re.compile(r"[a-z][a-z0-9_]*")

@@ -17,9 +17,10 @@ VERBS = [
     ("skills",), ("card",), ("call",), ("agents",), ("ping",), ("log",), ("log", "tail"), ("log", "verify"), ("why",), ("config",), ("doctor",),
     ("dead",), ("dead", "list"), ("dead", "show"), ("dead", "requeue"), ("dead", "drop"),
     ("kb",), ("kb", "add"), ("kb", "list"), ("kb", "remove"), ("kb", "search"),
+    ("contract",), ("contract", "check"), ("contract", "fmt"), ("contract", "air"), ("contract", "new"),
     ("topology",), ("topology", "plan"), ("topology", "apply"), ("topology", "check"),
 ]  # fmt: skip
-GROUPS = (("session",), ("log",), ("dead",), ("kb",), ("topology",))
+GROUPS = (("session",), ("log",), ("dead",), ("kb",), ("topology",), ("contract",))
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
