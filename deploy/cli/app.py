@@ -20,6 +20,7 @@ from .demo import demo
 from .doctor import doctor
 from .failure import Code, Failure, failure_of
 from .ping import ping
+from .replay import replay
 from .skills import skills
 from .why import why
 from .worker import worker
@@ -39,6 +40,7 @@ app.command("card")(card)
 app.command("call")(call)
 app.add_typer(log.app, name="log")
 app.command("why")(why)
+app.command("replay")(replay)
 app.add_typer(kb.app, name="kb")
 app.add_typer(contract.app, name="contract")
 app.add_typer(dead.app, name="dead")
