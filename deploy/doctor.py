@@ -293,7 +293,7 @@ def _git() -> list[Finding]:
 
 def _packs(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
     context = PackContext(settings.tools, dict(environ), state_dir=settings.state_dir)
-    catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs)
+    catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs, folders=settings.tools_dirs)
     problems = [
         failed(
             "packs",

@@ -79,7 +79,7 @@ class House:
         A pack that can't be loaded is left out, and `catalog.problems` tells of it. Raises LedgerError, SettingsError.
         """
         context = PackContext(settings.tools, dict(environ), state_dir=settings.state_dir)
-        catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs)
+        catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs, folders=settings.tools_dirs)
         ledger = await open_ledger(settings)
         try:
             key = open_signing_key(settings)
@@ -144,6 +144,7 @@ class House:
         try:
             await self.agent.leave()
             await self.pipeline.close(grace)
+            await self.catalog.close()
         finally:
             await self.ledger.close()
 

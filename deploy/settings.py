@@ -168,6 +168,9 @@ class Settings(BaseSettings):
     only_packs: Annotated[tuple[str, ...] | None, BeforeValidator(_from_text)] = Field(
         default=None, description="names of the installed packs to load; default: all"
     )
+    tools_dirs: Annotated[tuple[Path, ...], BeforeValidator(_from_text)] = Field(
+        default=(), description="folders of contracts, handlers and a manifest, whose bound tools are served"
+    )
     log_format: Literal["human", "json"] = Field(default="human", description="form of the log on standard error")
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="least level that is logged"
@@ -289,6 +292,13 @@ class Settings(BaseSettings):
         if not all(PACK.fullmatch(name) for name in value):
             raise ValueError('must be "module:attribute"')
         return value
+
+    @field_validator("tools_dirs")
+    @classmethod
+    def _find_tools(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
+        if any("\0" in str(path) for path in value):
+            raise ValueError("must be paths of folders")
+        return tuple(path.expanduser().absolute() for path in value)
 
     @field_validator("log_format", "log_level", mode="before")
     @classmethod

@@ -1,8 +1,9 @@
 """The skills of this host: packs are loaded whole or not at all."""
 
+import asyncio
 import importlib
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
@@ -38,13 +39,15 @@ class PackContext:
     """What a pack is told when it is loaded: the `[tools]` table of the configuration, and the environment.
 
     It may report a problem that it can be served in spite of, a backend that can't be loaded for instance.
-    `state_dir` is where it may keep, in a folder of its own, what outlives the process.
+    `state_dir` is where it may keep, in a folder of its own, what outlives the process. What it gives to `at_end` is
+    awaited when the process ends in order, after the last call.
     """
 
     config: Mapping[str, Any] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     report: Callable[[Problem], None] = field(default=lambda problem: log.warning("%s", problem), repr=False)
     state_dir: Path | None = None
+    at_end: Callable[[Callable[[], Awaitable[None]]], None] = field(default=lambda end: None, repr=False)
 
 
 PackFactory = Callable[[PackContext], Iterable[Skill]]
@@ -71,6 +74,7 @@ class Catalog:
         self._skills: dict[str, Skill] = {}
         self._packs: list[Pack] = []
         self._problems: list[Problem] = []
+        self._ends: list[Callable[[], Awaitable[None]]] = []
 
     @classmethod
     def load(
@@ -80,22 +84,26 @@ class Catalog:
         installed: bool = True,
         only: Collection[str] | None = None,
         named: Iterable[str] = (),
+        folders: Iterable[Path] = (),
     ) -> "Catalog":
-        """The skills of all packs that are `installed`, then of those `named` as `module:attribute`.
+        """The skills of all packs that are `installed`, then of those `named` as `module:attribute`, then of `folders`.
 
         Installed packs register under the entry point group `skillbus.packs`; `only` leaves just those with these
-        names. This distribution's packs come first, so that no other takes their ids; the others by their names.
+        names. This distribution's packs come first, so that no other takes their ids; the others by their names. A
+        folder holds contracts of tools, their handlers, and the manifest that binds them: see `skills.handlers`.
         """
         catalog = cls()
         points = sorted(entry_points(group=GROUP), key=_rank) if installed else []
         points = [point for point in points if only is None or point.name in only]
         points += [EntryPoint(name, name, GROUP) for name in named]
-        context = replace(context, report=catalog._report)
+        context = replace(context, report=catalog._report, at_end=catalog._ends.append)
         loaded: set[str] = set()
         for point in points:
             if point.value not in loaded:
                 loaded.add(point.value)
                 catalog._load(point, context)
+        for folder in dict.fromkeys(folders):
+            catalog._load_folder(folder, context)
         return catalog
 
     def add(self, name: str, skills: Iterable[Skill], *, source: str = "code", distribution: str = "") -> bool:
@@ -116,6 +124,13 @@ class Catalog:
             )
         )
         return True
+
+    async def close(self) -> None:
+        """End what the packs have started; no call is running any more."""
+        ends, self._ends[:] = tuple(self._ends), ()
+        for failed in await asyncio.gather(*(end() for end in ends), return_exceptions=True):
+            if failed is not None:
+                log.error("a pack did not end in order: %r", failed)
 
     @property
     def packs(self) -> tuple[Pack, ...]:
@@ -153,6 +168,18 @@ class Catalog:
             self._leave_out(point.name, _text(error), distribution)
         else:
             self.add(point.name, skills, source=point.value, distribution=distribution)
+
+    def _load_folder(self, folder: Path, context: PackContext) -> None:
+        from .handlers.pack import folder_pack  # the language of contracts is loaded where there are some
+
+        try:
+            skills = tuple(folder_pack(folder, context))
+        except OSError as error:
+            self._leave_out(str(folder), f"it can't be read: {error.strerror}", "")
+        except Exception as error:
+            self._leave_out(str(folder), _text(error), "")
+        else:
+            self.add(folder.name, skills, source=str(folder))
 
     def _refusal(self, members: tuple[Any, ...]) -> str | None:
         ids: set[str] = set()

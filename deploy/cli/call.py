@@ -22,6 +22,7 @@ from .options import (
     Prefix,
     SessionFile,
     StateDir,
+    ToolsDirs,
     WorkspacesDir,
     settings_from,
 )
@@ -76,6 +77,7 @@ def call(
     ledger: LedgerPath = None,
     workspaces: WorkspacesDir = None,
     pack: Packs = None,
+    tools: ToolsDirs = None,
 ) -> None:
     """Call a skill and show what came of it.
 
@@ -103,7 +105,7 @@ def call(
     credential = find_credential(session)
     settings = settings_from(
         config, amqp_url=amqp_url, agent=agent, prefix=prefix,
-        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack,
+        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
     )  # fmt: skip
     response = perform(_call(settings, credential, message, seconds, root_task))
     if raw:

@@ -17,6 +17,7 @@ from .options import (
     Prefix,
     SessionFile,
     StateDir,
+    ToolsDirs,
     WorkspacesDir,
     settings_from,
 )
@@ -47,6 +48,7 @@ def card(
     ledger: LedgerPath = None,
     workspaces: WorkspacesDir = None,
     pack: Packs = None,
+    tools: ToolsDirs = None,
 ) -> None:
     """Print the agent card as this session sees it.
 
@@ -65,7 +67,7 @@ def card(
     credential = None if jwks else find_credential(session)
     settings = settings_from(
         config, amqp_url=amqp_url, agent=agent, prefix=prefix,
-        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack,
+        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
     )  # fmt: skip
     if credential is None:
         screen.say_json(_own_keys(settings))

@@ -19,6 +19,7 @@ from .options import (
     Packs,
     Prefix,
     StateDir,
+    ToolsDirs,
     WorkspacesDir,
     settings_from,
 )
@@ -41,6 +42,7 @@ def doctor(
     ledger: LedgerPath = None,
     workspaces: WorkspacesDir = None,
     pack: Packs = None,
+    tools: ToolsDirs = None,
     config: ConfigFile = None,
 ) -> None:
     """Check settings, ledger, worktrees, packs and the message broker, and say how to mend what is wrong.
@@ -55,7 +57,7 @@ def doctor(
     try:
         settings = settings_from(
             config, amqp_url=amqp_url, management_url=management_url, agent=agent, prefix=prefix,
-            state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack,
+            state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
         )  # fmt: skip
     except Failure as failure:
         from deploy.doctor import failed

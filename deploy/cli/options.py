@@ -63,6 +63,11 @@ Packs = Annotated[
     typer.Option("--pack", metavar="MODULE:ATTR", help="One more pack of skills; repeatable.", rich_help_panel=_WHERE),
 ]
 
+ToolsDirs = Annotated[
+    list[Path] | None,
+    typer.Option("--tools", metavar="DIR", help="One more folder of bound tools; repeatable.", rich_help_panel=_WHERE),
+]
+
 
 def settings_from(config: Path | None, **flags: Any) -> "Settings":
     """The settings in effect; a flag that is None, or an empty list, was not given. Raises Failure."""

@@ -15,7 +15,17 @@ import typer
 from . import screen
 from .duration import parse_duration, write_duration
 from .failure import Failure
-from .options import ConfigFile, Json, LedgerPath, Packs, StateDir, WorkspacesDir, existing_ledger, settings_from
+from .options import (
+    ConfigFile,
+    Json,
+    LedgerPath,
+    Packs,
+    StateDir,
+    ToolsDirs,
+    WorkspacesDir,
+    existing_ledger,
+    settings_from,
+)
 from .work import perform
 
 if TYPE_CHECKING:
@@ -71,6 +81,7 @@ def new(
     ledger: LedgerPath = None,
     workspaces: WorkspacesDir = None,
     pack: Packs = None,
+    tools: ToolsDirs = None,
 ) -> None:
     """Make an episode's worktree and mint a session for it.
 
@@ -87,7 +98,9 @@ def new(
     """
     wanted = _grants(grant or [], grants_file, preset, budget)
     seconds = int(parse_duration(ttl, option="--ttl"))
-    settings = settings_from(config, state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack)
+    settings = settings_from(
+        config, state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools
+    )
     doubts = _doubts(settings, wanted)
     if strict and doubts:
         raise Failure(f"{'; '.join(doubts)}; nothing was minted")
@@ -183,7 +196,7 @@ def _doubts(settings: "Settings", grants: "list[Grant]") -> list[str]:
     from skills import Catalog, PackContext
 
     context = PackContext(settings.tools, dict(os.environ), state_dir=settings.state_dir)
-    catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs)
+    catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs, folders=settings.tools_dirs)
     contracts = [skill.contract for skill in catalog]
     found = [(grant, futility(grant, contracts, settings.policy)) for grant in grants]
     return [f"the grant {grant} {why}" for grant, why in found if why is not None]

@@ -18,6 +18,7 @@ from .options import (
     Prefix,
     SessionFile,
     StateDir,
+    ToolsDirs,
     WorkspacesDir,
     ledger_is_here,
     settings_from,
@@ -44,6 +45,7 @@ def skills(
     ledger: LedgerPath = None,
     workspaces: WorkspacesDir = None,
     pack: Packs = None,
+    tools: ToolsDirs = None,
 ) -> None:
     """List the skills that the session sees, or show one of them.
 
@@ -55,7 +57,7 @@ def skills(
     credential = find_credential(session)
     settings = settings_from(
         config, amqp_url=amqp_url, agent=agent, prefix=prefix,
-        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack,
+        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
     )  # fmt: skip
     seen = perform(_seen(settings, credential))
     if name is not None:

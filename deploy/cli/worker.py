@@ -19,6 +19,7 @@ from .options import (
     Packs,
     Prefix,
     StateDir,
+    ToolsDirs,
     WorkspacesDir,
     settings_from,
     warn_of_state_dir,
@@ -60,6 +61,7 @@ def worker(
         typer.Option("--ready-file", metavar="PATH", help="A file that is there while calls are taken, and touched."),
     ] = None,
     pack: Packs = None,
+    tools: ToolsDirs = None,
     state_dir: StateDir = None,
     ledger: LedgerPath = None,
     workspaces: WorkspacesDir = None,
@@ -86,8 +88,8 @@ def worker(
     try:
         settings = settings_from(
             config, amqp_url=amqp_url, declare=declare, agent=agent, prefix=prefix, instance=instance, slots=slots,
-            grace_seconds=grace, packs=pack, state_dir=state_dir, ledger=ledger, workspaces=workspaces,
-            log_format=log_format, log_level=log_level,
+            grace_seconds=grace, packs=pack, tools_dirs=tools, state_dir=state_dir, ledger=ledger,
+            workspaces=workspaces, log_format=log_format, log_level=log_level,
         )  # fmt: skip
         _check(settings, private_rabbitmq=private_rabbitmq, ready_fd=ready_fd, ready_file=ready_file)
         warn_of_state_dir(settings)
