@@ -55,7 +55,7 @@ class Held:
         found += [record.get("input"), record.get("output"), record.get("plan")]
         for effect in effects if isinstance(effects, list) else ():
             kept = self.json(effect)
-            found += [effect, kept.get("requestRef"), kept.get("resultRef")]
+            found += [effect, kept.get("requestRef"), kept.get("resultRef"), kept.get("accessesRef")]
         return {name for name in found if isinstance(name, str) and name}
 
     def fault(self, name: Any, semantic_id: str) -> str | None:
@@ -220,6 +220,10 @@ def _check_effects(entry: LogEntry, record: Mapping[str, Any], held: Held) -> st
             return "the call is debited for what was not allowed"
         if found.get("resultRef"):
             fault = held.fault(found["resultRef"], records.RESULT)
+            if fault:
+                return fault
+        if found.get("accessesRef"):
+            fault = held.fault(found["accessesRef"], records.ACCESSES)
             if fault:
                 return fault
     return "a call without an effect is debited" if not recorded and (entry.cost or entry.effect) else None

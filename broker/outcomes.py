@@ -1,6 +1,6 @@
 """What became of an effect, and the record that says so."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,22 +31,27 @@ class Ran:
     refund: bool = False
 
 
-def done(effect: PlannedEffect, reserved: Reserved, output: Mapping[str, Any]) -> Ran:
+Accesses = Sequence[Mapping[str, Any]]
+
+
+def done(effect: PlannedEffect, reserved: Reserved, output: Mapping[str, Any], accesses: Accesses = ()) -> Ran:
     """The handler answered."""
     result = Object(records.RESULT, canonical.encode(dict(output)))
-    record = _record(effect, reserved, result_ref=result.ref)
-    return Ran("ok", "succeeded", record, output, (result, record))
+    record, *kept = _record(effect, reserved, accesses, result_ref=result.ref)
+    return Ran("ok", "succeeded", record, output, (result, record, *kept))
 
 
-def failed(effect: PlannedEffect, reserved: Reserved, reason: str, *, retryable: bool = False) -> Ran:
+def failed(
+    effect: PlannedEffect, reserved: Reserved, reason: str, accesses: Accesses = (), *, retryable: bool = False
+) -> Ran:
     """The handler ended without an answer."""
-    record = _record(effect, reserved)
-    return Ran("failed", "failed", record, objects=(record,), reason=reason, retryable=retryable)
+    record, *kept = _record(effect, reserved, accesses)
+    return Ran("failed", "failed", record, objects=(record, *kept), reason=reason, retryable=retryable)
 
 
 def indeterminate(effect: PlannedEffect, reserved: Reserved) -> Ran:
     """Nobody can know whether the effect happened."""
-    record = _record(effect, reserved)
+    (record,) = _record(effect, reserved)
     reason = (
         "indeterminate: the worker that ran the effect ended before it wrote the outcome, so the effect may or may not "
         f"have happened; it is not safe to repeat and was not run again. Its request is {reserved.request_ref}"
@@ -64,11 +69,11 @@ def denied(effect: PlannedEffect, decision: Decision, now: float) -> Ran:
     return Ran("denied", decision.label, record, objects=(record,), reason=reason)
 
 
-def interrupted(effect: PlannedEffect, reserved: Reserved) -> Ran:
+def interrupted(effect: PlannedEffect, reserved: Reserved, accesses: Accesses = ()) -> Ran:
     """The call was canceled while the effect ran: it may have happened in part, and stays spent."""
-    record = _record(effect, reserved)
+    record, *kept = _record(effect, reserved, accesses)
     reason = f"canceled while the effect ran: it may have happened in part. Its request is {reserved.request_ref}"
-    return Ran("canceled", CANCELED, record, objects=(record,), reason=reason)
+    return Ran("canceled", CANCELED, record, objects=(record, *kept), reason=reason)
 
 
 def not_begun(effect: PlannedEffect, budget_before: int, now: float, reason: str, *, refund: bool = False) -> Ran:
@@ -91,12 +96,25 @@ def request_of(effect: PlannedEffect, now: float) -> Object:
     return records.effect_request(effect.effect, effect.scope, effect.cost, int(now), payload)
 
 
-def _record(effect: PlannedEffect, reserved: Reserved, *, result_ref: str = "") -> Object:
-    return EffectRecord(
+def _record(
+    effect: PlannedEffect, reserved: Reserved, accesses: Accesses = (), *, result_ref: str = ""
+) -> tuple[Object, ...]:
+    """The record of an effect that was allowed, and the object that it names besides its request and result."""
+    kept = (_kept(accesses),) if accesses else ()
+    record = EffectRecord(
         effect.effect, effect.scope, effect.cost, reserved.budget_before, reserved.budget_before - effect.cost,
         allowed=True, failed=not result_ref, denial="", request_ref=reserved.request_ref, result_ref=result_ref,
-        narrowing=reserved.narrowing,
+        narrowing=reserved.narrowing, accesses_ref=kept[0].ref if kept else "",
     ).as_object()  # fmt: skip
+    return record, *kept
+
+
+def _kept(accesses: Accesses) -> Object:
+    try:
+        payload = canonical.encode(list(accesses))
+    except canonical.NotCanonical:  # the effect has happened; what its pack says of it must not undo that
+        payload = canonical.encode([{"fault": "what the handler looked at and changed has no canonical form"}])
+    return Object(records.ACCESSES, payload)
 
 
 def _untouched(

@@ -64,9 +64,11 @@ class Pipeline:
         lease: float = 15.0,
         clock: Callable[[], float] = time.time,
         policy: HostPolicy = UNRESTRICTED,
+        agent: str = "",
     ) -> None:
         self.catalog = catalog
         self._policy = policy
+        self._agent = agent
         self.ledger = ledger
         self.wakes = Wakes()
         self.clock = clock
@@ -294,6 +296,8 @@ class Pipeline:
             reports,
             planned.call.task_id,
             planned.onward,
+            session=planned.call.session.id,
+            agent=self._agent,
         )
         outcome: Outcome
         told, begun = "the handler failed", reserved.recovered
@@ -312,7 +316,7 @@ class Pipeline:
             if run.lost:
                 raise Fenced(run.task_id) from None
             if begun:
-                return outcomes.interrupted(effect, reserved)
+                return outcomes.interrupted(effect, reserved, context.accesses)
             reason = "canceled before its effect began"
             return outcomes.not_begun(effect, reserved.budget_before, now, reason, refund=True)
         except (records.OutputTooLarge, canonical.NotCanonical) as error:
@@ -330,8 +334,8 @@ class Pipeline:
             await reports.close()
         if isinstance(outcome, Failed):
             log.warning("call %s of %s failed: %s", planned.invocation, contract.id, outcome.reason)
-            return outcomes.failed(effect, reserved, told, retryable=outcome.retryable is True)
-        return outcomes.done(effect, reserved, outcome.output)
+            return outcomes.failed(effect, reserved, told, context.accesses, retryable=outcome.retryable is True)
+        return outcomes.done(effect, reserved, outcome.output, context.accesses)
 
     # commit
 

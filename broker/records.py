@@ -22,6 +22,8 @@ INVOCATION = "world/invocation-record/v3"
 REQUEST = "world/effect-request/v1"
 RECORD = "world/effect-record/v1"
 RESULT = "world/effect-result/v1"
+ACCESSES = "world/effect-accesses/v1"
+"""What the handler looked at and changed besides its effect: a memory's keys with their versions, for instance."""
 
 
 class OutputTooLarge(ValueError):
@@ -109,7 +111,8 @@ class EffectRecord:
     """What became of one brokered effect.
 
     `narrowing` is the text of the constraints of the grant that decided, where it had any; `reason` says which of them
-    does not hold, or what the host does not allow. Where there is none, the record has no such member.
+    does not hold, or what the host does not allow. `accesses_ref` names what the handler looked at and changed besides.
+    Where there is none, the record has no such member.
     """
 
     effect: str
@@ -124,6 +127,7 @@ class EffectRecord:
     result_ref: str
     narrowing: str = ""
     reason: str = ""
+    accesses_ref: str = ""
 
     def encode(self) -> bytes:
         return orjson.dumps(
@@ -140,6 +144,7 @@ class EffectRecord:
                 "resultRef": self.result_ref,
                 **({"narrowing": self.narrowing} if self.narrowing else {}),
                 **({"reason": self.reason} if self.reason else {}),
+                **({"accessesRef": self.accesses_ref} if self.accesses_ref else {}),
             }
         )
 

@@ -250,6 +250,7 @@ def _read(kept: Mapping[str, Any]) -> EffectRecord:
         kept["effect"], kept["scope"], kept["cost"], kept["budgetBefore"], kept["budgetAfter"],
         allowed=kept["allowed"], failed=kept["failed"], denial=kept["denial"], request_ref=kept["requestRef"],
         result_ref=kept["resultRef"], narrowing=kept.get("narrowing", ""), reason=kept.get("reason", ""),
+        accesses_ref=kept.get("accessesRef", ""),
     )  # fmt: skip
 
 

@@ -55,6 +55,7 @@ class House:
             version=release,
             lease=settings.lease_seconds,
             policy=settings.policy,
+            agent=settings.agent,
         )
         self._push = Policy(settings.push_allow, http=settings.push_http) if settings.push_notifications else None
         self.agent = SkillAgent(

@@ -33,6 +33,9 @@ class Context:
     parameters `a2a-root-task`, `a2a-depth` and the trace, and less than the time to its deadline: the bus's client does
     both with `within=context`, and over HTTP they are headers. A cancel of the task then ends those calls too.
 
+    `session`, `agent` and `tenant` name whose call it is besides its episode, where that is known. What the handler
+    looked at and changed besides its effect it adds to `accesses`, as JSON objects; the call's record keeps them.
+
     A handler is ended, when its call is canceled or its deadline passes, by `asyncio.CancelledError`: it stops what it
     has started, waits for that, and lets the error through. The caller is told only then.
     """
@@ -44,6 +47,10 @@ class Context:
     reporter: Reporter | None = field(default=None, repr=False, compare=False)
     task_id: str = ""
     onward: Mapping[str, str] = field(default_factory=dict)
+    session: str = ""
+    agent: str = ""
+    tenant: str = ""
+    accesses: list[Mapping[str, Any]] = field(default_factory=list, repr=False, compare=False)
 
     async def progress(self, text: str = "", fraction: float | None = None) -> None:
         """Tell whoever follows the call how far it has come: a short text, a fraction of 1, or both.
