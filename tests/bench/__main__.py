@@ -1,6 +1,6 @@
 """`make bench`: measures on the broker of SKILLBUS_TEST_AMQP_URL, or on a private node, and prints ratios.
 
-`make bench BENCH_ARGS=soak` looks at memory instead.
+`make bench BENCH_ARGS=soak` looks at memory instead, `BENCH_ARGS=handlers` at handlers of declared tools alone.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from broker.sessions import Credential, mint
 from broker.worktrees import Worktrees
 from deploy.rabbitmq import PrivateNode
 
-from . import bare, echo, soak
+from . import bare, echo, handlers, soak
 from .measure import Call, Run, middle, run
 
 EPISODES = 16
@@ -39,6 +39,9 @@ BODY = json.dumps({"message": {"parts": [{"data": {"text": "x" * 200}}]}}).encod
 def main() -> None:
     if sys.argv[1:2] == ["soak"]:
         soak.main(sys.argv[2:])
+        return
+    if sys.argv[1:2] == ["handlers"]:
+        handlers.main(sys.argv[2:])
         return
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__)
     parser.add_argument("--calls", type=int, default=2000, help="calls a run with many in flight (default 2000)")
