@@ -21,11 +21,15 @@ class TbLexer(RegexLexer):  # type: ignore[misc]  # Pygments has no types
     tokens: ClassVar = {
         "root": [
             (r"\s+", Whitespace),
+            (
+                rf"({_IDENT})( +)(is)(?= +(?:optional\b|[A-Z]))",
+                bygroups(Name.Attribute, Whitespace, Operator.Word),
+                "shape",
+            ),
             (r"(says)( +)(?=\")", bygroups(Keyword, Whitespace), "text"),
             (r"(module)( +)", bygroups(Keyword.Namespace, Whitespace), "module"),
             (r"(uses)( +)(memory)\b", bygroups(Keyword, Whitespace, Keyword), "uses"),
             (r"(uses)( +)(?=[A-Z])", bygroups(Keyword.Namespace, Whitespace), "import"),
-            (rf"({_IDENT})( +)(is)\b", bygroups(Name.Attribute, Whitespace, Operator.Word), "shape"),
             (
                 rf"(takes)( +)({_IDENT})( +)(as)\b",
                 bygroups(Keyword, Whitespace, Name.Variable, Whitespace, Operator.Word),
