@@ -9,18 +9,40 @@ import fcntl
 import os
 import shutil
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from skills import Directory
 
+from .repository import GitError, Loose, Repository
 from .sessions import EPISODE
 
+_SHOWN = 5
 _POLL = (0.002, 0.005, 0.01, 0.02, 0.05)
 
 
 class WorktreeError(Exception):
     """A worktree can't be made or used; the message says why."""
+
+
+class Uncommitted(WorktreeError):
+    """A worktree holds work that no branch does: `paths`, relative to it."""
+
+    def __init__(self, path: Path, paths: tuple[str, ...]) -> None:
+        self.paths = paths
+        shown = ", ".join(paths[:_SHOWN]) + (", …" if len(paths) > _SHOWN else "")
+        super().__init__(f"{path} holds {len(paths)} thing(s) that no branch does: {shown}")
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """A worktree that was removed, with so many files that git was told to ignore; its branch stays in `repository`."""
+
+    path: Path
+    ignored: int
+    branch: str | None = None
+    repository: Path | None = None
 
 
 class Worktrees:
@@ -40,20 +62,86 @@ class Worktrees:
 
         An existing worktree is left as it is when nothing else is asked for. Raises WorktreeError.
         """
+        async with self.creating(episode, repo=repo, branch=branch) as path:
+            return path
+
+    @asynccontextmanager
+    async def creating(
+        self, episode: str, *, repo: Path | None = None, branch: str | None = None
+    ) -> AsyncIterator[Path]:
+        """Make a worktree as `create` does, and take back what was made if that or the block fails."""
         path = self.path(episode)
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.is_dir() and not path.is_symlink() and repo is None:
-            return path
-        if path.exists() or path.is_symlink():
-            raise WorktreeError(f"the episode {episode!r} has a worktree already")
+            yield path
+            return
+        self._check_absent(path, episode)
         if repo is None:
             if branch is not None:
                 raise WorktreeError("a branch needs a repository: give --repo DIR")
             path.mkdir(mode=0o700)
-            return path
+            try:
+                yield path
+            except BaseException:
+                with suppress(OSError):
+                    path.rmdir()
+                raise
+            return
+        repository, branch = Repository(repo), branch or f"skillbus/{episode}"
+        try:
+            async with self._metadata():
+                self._check_absent(path, episode)
+                beginning = await repository.commit()
+                await repository.add_worktree(path, branch)
+        except GitError as error:
+            raise WorktreeError(f"git could not make the worktree: {error}") from None
+        try:
+            async with self.hold(episode):
+                await Repository(path, ceiling=self.root).check_out()
+            yield path
+        except BaseException as error:
+            async with self._metadata():
+                await repository.drop_worktree(path, branch, beginning or "")
+            if isinstance(error, GitError):
+                raise WorktreeError(f"git could not check out the worktree: {error}") from None
+            raise
+
+    async def remove(self, episode: str, *, discard: bool = False) -> Removed:
+        """Remove an episode's worktree, once no effect runs in it. Its branch stays.
+
+        Raises Uncommitted, having removed nothing, when that would lose work and `discard` does not allow it; and
+        WorktreeError.
+        """
+        path = self.path(episode)
+        async with self.hold(episode):
+            repository = Repository.of_worktree(path)
+            try:
+                if repository is None:
+                    loose = Loose(tuple(sorted(each.name for each in path.iterdir())), 0)
+                else:
+                    loose = await repository.loose()
+                if loose.paths and not discard:
+                    raise Uncommitted(path, loose.paths)
+                if repository is not None:
+                    branch, common = await repository.head(), await repository.common()
+                    async with self._metadata():
+                        await Repository(common).remove_worktree(path)
+                    return Removed(path, loose.ignored, branch, common)
+            except GitError as error:
+                if not discard:
+                    raise WorktreeError(f"git could not look at the worktree {path}: {error}") from None
+            await asyncio.to_thread(shutil.rmtree, path)
+            return Removed(path, 0)
+
+    def _check_absent(self, path: Path, episode: str) -> None:
+        if path.exists() or path.is_symlink():
+            raise WorktreeError(f"the episode {episode!r} has a worktree already")
+
+    @asynccontextmanager
+    async def _metadata(self) -> AsyncIterator[None]:
+        """The one turn of those that change what a repository knows of its worktrees."""
         async with self._turn(".git"), _locked(self.root):
-            await _git(repo, "worktree", "add", "-b", branch or f"skillbus/{episode}", "--", str(path))
-        return path
+            yield
 
     @asynccontextmanager
     async def hold(self, episode: str) -> AsyncIterator[Directory]:
@@ -104,29 +192,3 @@ async def _locked(folder: Path) -> AsyncIterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-async def _git(repo: Path, *arguments: str) -> None:
-    if shutil.which("git") is None:
-        raise WorktreeError("git is not installed: install it, or leave out --repo")
-    environment = {
-        "PATH": os.environ.get("PATH", os.defpath),
-        "HOME": os.environ.get("HOME", "/"),
-        "LC_ALL": "C",
-        "GIT_OPTIONAL_LOCKS": "0",
-        "GIT_TERMINAL_PROMPT": "0",
-    }
-    process = await asyncio.create_subprocess_exec(
-        "git", "-C", str(repo), "-c", "core.hooksPath=/dev/null", *arguments,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
-        env=environment, start_new_session=True,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(120):
-            _, errors = await process.communicate()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
-        raise WorktreeError("git did not end within 120 s") from None
-    if process.returncode:
-        raise WorktreeError(f"git could not make the worktree: {errors.decode(errors='replace').strip()[-500:]}")

@@ -4,9 +4,9 @@ import asyncio
 import fcntl
 import os
 import shutil
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager, suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ LOOK = 0.02
 """Seconds between two looks whether another has opened its episode."""
 
 LOCK = ".opening.lock"
-"""The file in the folder of the worktrees whose lock is the turn; no episode can have its name."""
+"""The file in the folder of the worktrees of which one byte is an episode's turn; no episode can have its name."""
 
 
 class Opening:
@@ -35,7 +35,7 @@ class Opening:
         self._branch_named = branch is not None
         self._path = worktrees.path(session.episode)
 
-    def check(self, out: Path | None) -> None:
+    async def check(self, out: Path | None) -> None:
         """Everything that can be known to fail before it is begun. Raises Failure."""
         if out is not None:
             self._check_out(out.expanduser())
@@ -45,23 +45,24 @@ class Opening:
             if self._branch_named:
                 raise Failure("--branch is for a --repo: say which repository the worktree is made from")
         else:
-            self._check_repo(self._repo)
+            await self._check_repo(self._repo)
 
     async def carry_out(self, ledger: "Ledger", credential: "Credential", out: Path | None) -> Path:
         """Write the credential to `out`, make the worktree, keep the session; the worktree's path.
 
-        What is taken back after a failed step is what this call made itself. Of several that open episodes here each
+        What is taken back after a failed step is what this call made itself. Of several that open one episode each
         waits for the one before it, so that none builds on what is taken back.
         """
         async with self._turn():
             return await self._carry_out(ledger, credential, out)
 
     async def _carry_out(self, ledger: "Ledger", credential: "Credential", out: Path | None) -> Path:
+        branch = None if self._repo is None else self._branch
         with ExitStack() as undo:
             if out is not None:
                 self._write(out.expanduser(), credential, undo)
-            await self._make_worktree(undo)
-            await ledger.add_session(self._session)
+            async with self._worktrees.creating(self._session.episode, repo=self._repo, branch=branch):
+                await ledger.add_session(self._session)
             undo.pop_all()
         return self._path
 
@@ -69,11 +70,12 @@ class Opening:
     async def _turn(self) -> AsyncIterator[None]:
         root = self._worktrees.root
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place = int.from_bytes(sha256(self._session.episode.encode()).digest()[:4])
         descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             while True:
                 with suppress(BlockingIOError):
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
                     break
                 await asyncio.sleep(LOOK)
             yield
@@ -89,43 +91,25 @@ class Opening:
         with os.fdopen(descriptor, "w") as file:
             file.write(credential.reveal() + "\n")
 
-    async def _make_worktree(self, undo: ExitStack) -> None:
-        if self._repo is None:
-            try:
-                self._path.mkdir(mode=0o700)
-            except FileExistsError:
-                pass
-            else:
-                undo.callback(_remove_empty, self._path)
-            await self._worktrees.create(self._session.episode)
-            return
-        before = _branch(self._repo, self._branch)
-        try:
-            await self._worktrees.create(self._session.episode, repo=self._repo, branch=self._branch)
-        except BaseException as error:
-            # git makes the branch first and leaves it; "already" says that branch or folder are another's.
-            if before is None and "already" not in str(error):
-                _git(self._repo, "branch", "-d", self._branch)
-            raise
-        undo.callback(_git, self._repo, "branch", "-d", self._branch)
-        undo.callback(_git, self._repo, "worktree", "remove", "--force", str(self._path))
-
     def _check_out(self, out: Path) -> None:
         if out.exists() or out.is_symlink():
             raise _taken(out)
         if not os.access(out.parent, os.W_OK | os.X_OK):
             raise Failure(f"--out {out}: the folder {out.parent} is not there, or can't be written")
 
-    def _check_repo(self, repo: Path) -> None:
+    async def _check_repo(self, repo: Path) -> None:
+        from broker.repository import Repository
+
+        repository = Repository(repo)
         if shutil.which("git") is None:
             raise Failure("git is not installed: install it, or leave out --repo")
-        if not repo.is_dir() or _git(repo, "rev-parse", "--git-dir") is None:
+        if not await repository.exists():
             raise Failure(f"--repo {repo} is not a git repository")
-        if _git(repo, "rev-parse", "--verify", "--quiet", "HEAD^{commit}") is None:
+        if await repository.commit() is None:
             raise Failure(f"--repo {repo} has no commit yet: a worktree begins at one")
-        if _git(repo, "check-ref-format", "--branch", self._branch) is None:
+        if not await repository.names_branch(self._branch):
             raise Failure(f"--branch {self._branch!r} is no name for a branch")
-        if _branch(repo, self._branch) is not None:
+        if await repository.branch(self._branch) is not None:
             raise Failure(f"the branch {self._branch} is in {repo} already: name a new one with --branch")
         if self._path.exists():
             raise Failure(
@@ -143,24 +127,3 @@ def _unlink(path: Path, made: os.stat_result) -> None:
     with suppress(OSError):
         if os.path.samestat(path.lstat(), made):
             path.unlink()
-
-
-def _remove_empty(path: Path) -> None:
-    with suppress(OSError):
-        path.rmdir()
-
-
-def _branch(repo: Path, name: str) -> str | None:
-    """What the branch stands at; None if there is none."""
-    return _git(repo, "rev-parse", "--verify", "--quiet", f"refs/heads/{name}")
-
-
-def _git(repo: Path, *arguments: str) -> str | None:
-    """What git says, or None when it fails."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment = inherited | {"LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
-    command = ["git", "-C", str(repo), "-c", "core.hooksPath=/dev/null", *arguments]
-    done = subprocess.run(
-        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=60
-    )
-    return done.stdout if done.returncode == 0 else None

@@ -218,7 +218,7 @@ async def _new(
 
     credential, session = mint(episode, grants, ttl=ttl)
     opening = Opening(open_worktrees(settings), session, repo=repo, branch=branch)
-    opening.check(out)
+    await opening.check(out)
     async with await open_ledger(settings) as ledger:
         with screen.busy(f"making the worktree of {episode}"):
             path = await opening.carry_out(ledger, credential, out)

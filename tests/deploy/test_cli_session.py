@@ -177,8 +177,8 @@ def test_of_two_at_once_with_one_file_the_loser_takes_nothing_away(
     command = ["session", "new", "ep1", "-g", "A=b:1", "--out", "c", *options]
     checked = Opening.check
 
-    def overtaken(opening: Opening, out: Path | None) -> None:
-        checked(opening, out)
+    async def overtaken(opening: Opening, out: Path | None) -> None:
+        await checked(opening, out)
         ended = home.run(*command)
         assert ended.code == 0, ended.err
 
@@ -198,8 +198,8 @@ def test_a_branch_that_another_made_meanwhile_stays(
 ) -> None:
     checked = Opening.check
 
-    def overtaken(opening: Opening, out: Path | None) -> None:
-        checked(opening, out)
+    async def overtaken(opening: Opening, out: Path | None) -> None:
+        await checked(opening, out)
         git(repository, "branch", "skillbus/ep1")
 
     monkeypatch.setattr(Opening, "check", overtaken)
