@@ -14,7 +14,7 @@ from .shape import fault
 from .supply import Memory, Supply
 from .tool import Tool
 
-LEVELS: Mapping[Any, int] = {
+LEVELS: Mapping[str, int] = {
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warning": logging.WARNING,
@@ -62,7 +62,7 @@ class Call:
         body = output if self.tool.output_member is None else {self.tool.output_member: output}
         wrong = fault(self.tool.output_schema, body)
         if wrong is not None:
-            return Failed(f"the output is wrong: {wrong}")
+            return self.failed(f"the output is wrong: {wrong}")
         try:
             size = len(canonical.encode(body))
         except canonical.NotCanonical as error:
@@ -82,7 +82,7 @@ class Call:
                 number = fraction if isinstance(fraction, (int, float)) and not isinstance(fraction, bool) else None
                 await self.context.progress(legible(text), number)
             case {"is": "log", "text": text, "level": level}:
-                self.say(str(text), LEVELS.get(level, logging.INFO))
+                self.say(str(text), LEVELS.get(str(level), logging.INFO))
             case _:
                 self.say("it sent a report that is none", logging.WARNING)
 
@@ -124,7 +124,13 @@ class Call:
             raise Rejected("invalid", f"the memory {name} can't be asked so")
         for argument, value in arguments.items():
             _check(argument, value)
-        return await _DO[operation](memory, arguments)
+        try:
+            return await _DO[operation](memory, arguments)
+        except Rejected:
+            raise
+        except Exception as error:
+            log.error("%s: the memory %s failed: %s", self.tool.id, name, self.supply.redact(repr(error)))
+            raise Rejected("unavailable", f"the memory {name} can't be used now") from None
 
 
 async def _get(memory: Memory, given: Mapping[str, Any]) -> Any:

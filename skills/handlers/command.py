@@ -34,10 +34,15 @@ def source_of(tool: Tool) -> str:
     return source
 
 
+def line_limit(tool: Tool) -> int:
+    """The bytes of the longest line that a host of this tool sends: escaped, a text takes up to three times as much."""
+    return 3 * tool.output_bytes + (4 << 10)
+
+
 def command(tool: Tool, descriptor: int, environ: Mapping[str, str]) -> list[str]:
     """The argument list that starts a host of this tool, which speaks over the descriptor. Raises NoProgram."""
     folder = str(tool.folder)
-    limit = str(tool.output_bytes + (tool.output_bytes >> 1))  # JSON on the wire may spell more out than it means
+    limit = str(line_limit(tool))
     launch = [sys.executable, "-I", "-S", str(GUEST / "launch.py"), str(os.getpid())]
     launch.append(str(tool.memory + BASE[tool.language]))
     if tool.language == "python":

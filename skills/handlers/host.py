@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 from collections import deque
@@ -12,13 +13,12 @@ from typing import Any
 from ..process import end_group, exit_of
 from ..skill import Failed, Outcome
 from .call import Call
-from .command import NoProgram, command, environment
+from .command import NoProgram, command, environment, line_limit
 from .guest import wire
 from .guest.context import Rejected
 from .tool import Tool
 
-LINE = 4 << 20
-"""The longest line that a host may send, in bytes; a tool that may answer more may send more."""
+SLACK = 1 << 20  # by how much a line may be too long before its host is ended
 TRAFFIC = 64 << 20
 """What a host may send in one call, in bytes."""
 LOG_LINE = 8 << 10
@@ -48,8 +48,11 @@ class Host:
         process: asyncio.subprocess.Process,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
+        printed: asyncio.StreamReader,
+        pipe: asyncio.ReadTransport,
     ) -> None:
         self._tool, self._process, self._reader, self._writer = tool, process, reader, writer
+        self._printed, self._pipe = printed, pipe
         self._call: Call | None = None
         self._redactions: deque[Callable[[str], str]] = deque(maxlen=4)  # what is printed may come late
         self._usable = True
@@ -61,30 +64,35 @@ class Host:
     async def start(cls, tool: Tool, environ: Mapping[str, str]) -> "Host":
         """Start a host and wait until it has loaded the handler. Raises NotStarted."""
         ours, theirs = socket.socketpair()
+        heard, said = os.pipe()
+        printed = asyncio.StreamReader(limit=LOG_LINE)
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(printed), os.fdopen(heard, "rb")
+        )
+        process: asyncio.subprocess.Process | None = None
         try:
             with theirs:
                 process = await asyncio.create_subprocess_exec(
                     *command(tool, theirs.fileno(), environ),
                     stdin=asyncio.subprocess.DEVNULL,
-                    stdout=asyncio.subprocess.PIPE,
-                    stderr=asyncio.subprocess.STDOUT,
+                    stdout=said,
+                    stderr=said,
                     cwd=tool.folder,
                     env=environment(environ),
                     pass_fds=(theirs.fileno(),),
                     start_new_session=True,
-                    limit=LOG_LINE,
                 )
         except NoProgram as error:
-            ours.close()
             raise NotStarted(str(error), lasting=True) from None
         except OSError as error:
-            ours.close()
             raise NotStarted(f"no process can be started: {error.strerror}", lasting=False) from None
-        except BaseException:
-            ours.close()
-            raise
-        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=max(LINE, 2 * tool.output_bytes))
-        host = cls(tool, process, reader, writer)
+        finally:
+            os.close(said)
+            if process is None:
+                ours.close()
+                pipe.close()
+        reader, writer = await asyncio.open_unix_connection(sock=ours, limit=line_limit(tool) + SLACK)
+        host = cls(tool, process, reader, writer, printed, pipe)
         try:
             async with asyncio.timeout(tool.start_seconds):
                 await host._greet()
@@ -94,8 +102,8 @@ class Host:
                 reason = f"it has not loaded its handler within {tool.start_seconds:g} s"
                 raise NotStarted(reason, lasting=False) from None
             if isinstance(error, Broken):
-                said = f"; its last words: {host._last}" if host._last else ""
-                raise NotStarted(f"{error} before it was ready{said}", lasting=False) from None
+                last = f"; its last words: {host._last}" if host._last else ""
+                raise NotStarted(f"{error} before it was ready{last}", lasting=False) from None
             raise
         return host
 
@@ -139,6 +147,7 @@ class Host:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._writer.transport.abort()
+            self._pipe.close()
 
     async def _greet(self) -> None:
         message = await self._receive()
@@ -222,8 +231,8 @@ class Host:
 
     async def _listen(self) -> None:
         """Take what the handler prints into the log."""
-        stdout = self._process.stdout
-        while stdout is not None:
+        stdout = self._printed
+        while True:
             try:
                 line = await stdout.readuntil(b"\n")
             except asyncio.LimitOverrunError as error:

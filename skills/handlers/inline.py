@@ -72,6 +72,8 @@ class Inline:
                 log.error("%s, call %s: it goes on though it is canceled", self._tool.id, call.context.invocation_id)
                 self._left.add(work)
                 work.add_done_callback(self._came_back)
+            elif not work.cancelled():
+                work.exception()  # seen
         return given_up
 
     def _came_back(self, work: asyncio.Task[Any]) -> None:

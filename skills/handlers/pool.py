@@ -28,6 +28,7 @@ class Pool:
         self.tool, self._environ, self._clock = tool, environ, clock
         self._places = asyncio.Semaphore(tool.concurrency)
         self._idle: list[Host] = []
+        self._starting: list[asyncio.Task[Host]] = []  # for calls that are over; the next ones take them
         self._hosts: set[Host] = set()
         self._ending: set[asyncio.Future[None]] = set()
         self._pause, self._again, self._failure = 0.0, 0.0, NotStarted("", lasting=False)
@@ -60,6 +61,9 @@ class Pool:
     async def close(self) -> None:
         """End every host; calls that still run fail. Returns when all processes are gone."""
         self._closed = True
+        for starting in self._starting:
+            starting.cancel()
+        await asyncio.gather(*self._starting, return_exceptions=True)
         for host in list(self._hosts):
             self._end(host)
         for _ in range(self.tool.concurrency):  # what is about to start a host finds the pool closed
@@ -75,7 +79,14 @@ class Pool:
             if host.usable:
                 return host
             await self._give_back(host)
-        return await self._start()
+        starting = self._starting.pop() if self._starting else asyncio.create_task(self._start())
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # A handler that takes longer to load than its calls may take would never be loaded otherwise.
+            self._starting.append(starting)
+            starting.add_done_callback(_seen)
+            raise
 
     async def _start(self) -> Host:
         if self._closed:
@@ -119,3 +130,9 @@ class Pool:
         self._ending.discard(ending)
         if not ending.cancelled() and (error := ending.exception()) is not None:
             log.error("%s: a host did not end in order: %r", self.tool.id, error)
+
+
+def _seen(starting: "asyncio.Task[Host]") -> None:
+    """Nobody may ask any more how it went."""
+    if not starting.cancelled():
+        starting.exception()

@@ -85,10 +85,19 @@ function memoryOf(call, name, modes) {
     search: (text, limit = 10) => operation("search", { text, limit }),
   };
   const writing = {
-    put: (key, value, version = null) => operation("put", { key, value: plain(value, ""), version }),
+    put: async (key, value, version = null) => operation("put", { key, value: sent(value), version }),
     delete: (key, version = null) => operation("delete", { key, version }),
   };
   return Object.freeze({ ...(modes.includes("read") && reading), ...(modes.includes("write") && writing) });
+}
+
+/** What a handler sends, as plain JSON; throws Rejected. */
+function sent(value) {
+  try {
+    return plain(value, "");
+  } catch (error) {
+    throw new Rejected("invalid", `it is not JSON: ${error.message}`);
+  }
 }
 
 /** The secrets as properties that neither console.log nor JSON.stringify shows. */
@@ -114,7 +123,8 @@ function contextOf(call, given, signal) {
       return signal.aborted;
     },
     progress: (text = "", fraction = null) => send(line({ is: "progress", call, text: String(text), fraction })),
-    chunk: (content, artifact = "progress", last = false) => ask(call, { chunk: plain(content, ""), artifact, last }),
+    chunk: async (content, artifact = "progress", last = false) =>
+      ask(call, { chunk: sent(content), artifact, last }),
     log: (text, level = "info") => send(line({ is: "log", call, text: String(text), level })),
   };
   return Object.freeze(context);

@@ -68,7 +68,10 @@ class Host:
     async def ask(self, number: int, message: dict[str, Any]) -> Any:
         self._questions += 1
         question = self._questions
-        line = encode({**message, "is": "ask", "call": number, "question": question})
+        try:
+            line = encode({**message, "is": "ask", "call": number, "question": question})
+        except (TypeError, ValueError, RecursionError) as error:
+            raise Rejected("invalid", f"it is not JSON: {error}") from None
         if len(line) > self._limit:
             raise Rejected("too_large", f"it takes {len(line)} bytes; the limit is {self._limit}")
         future = self._asked[question] = asyncio.get_running_loop().create_future()

@@ -43,7 +43,7 @@ def reason(outcome: Done | Failed) -> str:
 @each_way
 async def test_the_output_is_what_the_handler_returns(way: Way) -> None:
     async with serving(tool(way, "echo")) as handling:
-        for text in ("", "a", "grüße 漢字 🎉", "\0", "\u2028\x7f\x1f", '"\\\n', "x" * 100_000):
+        for text in ("", "a", "grüße 漢字 🎉", "\0", "\u2028\x7f\x1f", '"\\\n', "x" * 100_000, "é" * 400_000):
             assert said(await handling({"text": text})) == {"text": text}
         for number in (0, -1, 0.1, 2**53 - 1, 1e300, 5e-324, -1.5):
             assert said(await handling({"text": "", "number": number})) == {"text": "", "number": number}
