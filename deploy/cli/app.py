@@ -18,6 +18,7 @@ from .card import card
 from .config import config
 from .demo import demo
 from .doctor import doctor
+from .ending import end
 from .failure import Code, Failure, failure_of
 from .ping import ping
 from .replay import replay
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo)
 app.command("worker")(worker)
+session.app.command("end")(end)
 app.add_typer(session.app, name="session")
 app.command("skills")(skills)
 app.command("card")(card)
