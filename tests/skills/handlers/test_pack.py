@@ -9,6 +9,11 @@ from typing import Any
 import pytest
 
 from skills import Catalog, Context, Done, Failed, PackContext, Skill
+from skills.handlers import Supplier, Supply, Tool, Withheld
+from skills.handlers.pack import folder_pack
+from skills.tb.satisfaction import Bound
+
+from .ways import Notes
 
 SIMPLE = """module examples.tool_simple
 
@@ -109,11 +114,11 @@ def loaded(*folders: Path) -> Catalog:
     return Catalog.load(PackContext(environ=dict(os.environ)), installed=False, folders=folders)
 
 
-async def called(skill: Skill, arguments: Any) -> Done | Failed:
+async def called(skill: Skill, arguments: Any, episode: str = "episode") -> Done | Failed:
     plan = skill.plan(arguments)
     assert skill.handler is not None
     return await asyncio.wait_for(
-        skill.handler(plan.effects[0], Context("call", "episode", time.time() + 30)), timeout=30
+        skill.handler(plan.effects[0], Context("call", episode, time.time() + 30)), timeout=30
     )
 
 
@@ -164,6 +169,33 @@ def test_a_tool_that_lacks_a_grant_is_reported_and_none_of_it_is_touched(
     assert (problem.kind, problem.pack) == ("tool", SUMMARIZE)
     assert problem.reason == f"tool {SUMMARIZE} is refused: {reason}"
     assert not (folder / "marker").exists()
+
+
+@each_binding
+async def test_a_tool_gets_what_its_supplier_gives_for_this_call(binding: str, tmp_path: Path) -> None:
+    grants = "\n".join(f"{name} = {value}" for name, value in GRANTS.items())
+    folder = written(tmp_path, ADVANCED, TABLE.format(SUMMARIZE, binding.format("summarize"), grants))
+    ends: list[Any] = []
+    problems: list[Any] = []
+
+    def supplier_of(bound: Bound) -> Supplier:
+        async def supply(tool: Tool, context: Context) -> Supply:
+            if context.episode != "episode":
+                raise Withheld("not for this episode")
+            return Supply(dict.fromkeys(bound.secrets, "value"), dict.fromkeys(bound.memories, Notes()))
+
+        return supply
+
+    context = PackContext(environ=dict(os.environ), report=problems.append, at_end=ends.append)
+    (skill,) = folder_pack(folder, context, supplier_of)
+    assert await called(skill, {"query": "wool"}, episode="other") == Failed(
+        "the handler was not called: not for this episode"
+    )
+    assert not (folder / "marker").exists()
+    assert await called(skill, {"query": "wool"}) == Done({"text": "wool"})
+    assert problems == []
+    for end in ends:
+        await end()
 
 
 def test_faults_of_contracts_and_manifest_are_reported_and_the_rest_is_served(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from skills import Context, Done, Failed
-from skills.handlers import Supply, runner_of
+from skills.handlers import Supply, host, runner_of
 from skills.handlers.call import Call
 from skills.handlers.pool import FIRST_PAUSE, Pool
 from skills.handlers.tool import Tool
@@ -155,6 +155,114 @@ async def test_a_handler_that_takes_too_long_to_load_is_not_waited_for(tmp_path:
         found = await handling({"text": ""})
     assert isinstance(found, Failed)
     assert "has not loaded its handler within 0.3 s" in found.reason
+
+
+SLOW = """
+import pathlib
+import time
+
+while not pathlib.Path(__file__).with_name("go").exists():
+    time.sleep(0.005)
+
+
+def f(request):
+    return request
+"""
+
+
+async def test_a_start_that_takes_longer_than_its_call_is_kept_for_the_next(tmp_path: Path) -> None:
+    async with serving(tool("python", "f", written(tmp_path, python=SLOW))) as handling:
+        with pytest.raises(TimeoutError):
+            await handling({"text": "a"}, within=0.1)
+        again = asyncio.create_task(handling({"text": "b"}))
+        (tmp_path / "go").touch()
+        assert await again == Done({"text": "b"})
+        assert isinstance(handling.runner, Pool)
+        assert len(handling.runner.pids) == 1
+
+
+async def test_a_start_that_nobody_waits_for_ends_with_the_pool(tmp_path: Path) -> None:
+    async with serving(tool("python", "f", written(tmp_path, python=SLOW))) as handling:
+        with pytest.raises(TimeoutError):
+            await handling({"text": "a"}, within=0.1)
+
+
+async def test_what_leaves_its_process_group_holds_nothing_up(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        python="""
+import subprocess
+
+def f(request):
+    child = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    return {"text": str(child.pid)}
+""",
+    )
+    async with serving(tool("python", "f", tmp_path)) as handling:
+        found = await handling({"text": ""})
+    assert isinstance(found, Done)
+    os.kill(int(found.output["text"]), signal.SIGKILL)
+
+
+async def test_an_error_that_node_does_not_survive_fails_its_call(tmp_path: Path) -> None:
+    source = """
+export async function f(request) {
+  setTimeout(() => { throw new Error("from a timer"); }, 1);
+  await new Promise(() => {});
+}
+"""
+    async with serving(tool("javascript", "f", written(tmp_path, javascript=source))) as handling:
+        for _ in range(2):
+            found = await handling({"text": ""})
+            assert isinstance(found, Failed)
+            assert found.reason == "Error: from a timer (handlers.mjs:3)"
+
+
+@pytest.mark.parametrize(
+    ("way", "source"),
+    [
+        ("python", "async def f(request, context):\n    while True:\n        await context.log('x' * 1000)\n"),
+        (
+            "javascript",
+            "export async function f(request, context) { for (;;) await context.log('x'.repeat(1000)); }\n",
+        ),
+    ],
+)
+async def test_who_says_too_much_is_ended(
+    way: Way, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(host, "TRAFFIC", 1 << 20)
+    folder = written(tmp_path, python=source, javascript=source)
+    async with serving(tool(way, "f", folder, log_bytes=5000)) as handling:
+        found = await handling({"text": ""})
+    assert isinstance(found, Failed)
+    assert "sent more than 1048576 bytes in one call, and was ended" in found.reason
+    assert caplog.text.count("xxx\n") <= 5
+    assert caplog.text.count("it writes more than 5000 bytes; the rest is left out") == 1
+
+
+async def test_a_thread_that_does_not_end_keeps_its_place(tmp_path: Path) -> None:
+    source = """
+import pathlib
+import time
+
+
+def f(request, context):
+    context.progress("begun")
+    while not pathlib.Path(request["text"]).exists():
+        time.sleep(0.005)
+    return request
+"""
+    mark = tmp_path / "mark"
+    async with serving(tool("inline", "f", written(tmp_path, python=source), grace=0.05)) as handling:
+        call = await handling.begin({"text": str(mark)})
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        with pytest.raises(TimeoutError):
+            await handling({"text": "b"}, within=0.1)
+        mark.touch()
+        assert await handling({"text": str(mark)}) == Done({"text": str(mark)})
 
 
 async def test_modules_of_two_folders_are_two_modules(tmp_path: Path) -> None:
