@@ -9,6 +9,9 @@ from bus import InvalidParams, Request
 ROOT_TASK = "a2a-root-task"
 AFTER = "a2a-after-seq"
 
+MAX_INT32 = 2**31 - 1
+"""What the A2A data model's whole numbers hold."""
+
 _KINDS: Mapping[type, str] = {dict: "an object", list: "an array", str: "a string"}
 _REF = re.compile(r"sha256:[0-9a-f]{64}")
 _T = TypeVar("_T")
@@ -51,7 +54,7 @@ def text(holder: Mapping[str, Any], name: str) -> str | None:
 
 def history_length(holder: Mapping[str, Any]) -> int:
     """How many messages of a task's history are wanted; none, when nothing is said."""
-    return number(holder, "historyLength", 0) or 0
+    return number(holder, "historyLength", 0, MAX_INT32) or 0
 
 
 def configuration(payload: Mapping[str, Any]) -> Mapping[str, Any]:

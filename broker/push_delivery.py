@@ -184,8 +184,9 @@ class PushDelivery:
             await self._outbox.end(lane.key, lane.place, str(end), self._pipeline.clock())
         except BaseException as error:
             if not isinstance(error, asyncio.CancelledError):
-                # Whatever went wrong here may go better elsewhere, or a while later.
-                lane.due_at = self._pipeline.clock() + self._backoff.first
+                # Whatever went wrong here may go better elsewhere, or a while later: each time a longer one.
+                lane.failures += not isinstance(error, LedgerUnavailable)
+                lane.due_at = self._pipeline.clock() + self._backoff.pause(max(lane.failures, 1))
             with suppress(Exception):
                 await asyncio.shield(self._leave(lane))
             raise

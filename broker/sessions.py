@@ -149,7 +149,8 @@ def verify(request: Request, session: Session | None, now: float) -> Session:
     bound = (claims["jti"], claims["op"], claims["dig"])
     wanted = (request.message_id, request.operation, ref(request.body))
     if not all(
-        isinstance(b, str) and hmac.compare_digest(b.encode(), w.encode()) for b, w in zip(bound, wanted, strict=True)
+        isinstance(b, str) and hmac.compare_digest(b.encode(errors="surrogatepass"), w.encode())
+        for b, w in zip(bound, wanted, strict=True)
     ):
         raise Unauthenticated("the proof was made for another request")
     if int(claims["exp"]) - int(claims["iat"]) > MAX_LIFETIME + 2 * LEEWAY + 1:

@@ -17,7 +17,7 @@ import orjson
 
 from bus import topology
 from bus.driver import Binding, Connection, Incoming, Outgoing, Part, Properties, Queue
-from bus.errors import BusError, ConnectionLost, InvalidParams, Unavailable, Unroutable
+from bus.errors import BusError, ConnectionLost, InvalidParams, Rejected, Unavailable, Unroutable
 from bus.link import Link, Patience, State
 from bus.names import MEDIA_TYPE, Names, check_agent
 from bus.target import APP_ID, Target, driver_for
@@ -128,6 +128,9 @@ class Control:
         message = _message(self._names, key(kind, self._agent, instance), kind, body, user=self._driver.user)
         try:
             await self._link.publish(message)
+        except Rejected:
+            # One listener's queue is full, and the broker doesn't say whose; the others have heard it.
+            _log.debug("control: %s was not heard by all", kind)
         except BusError as error:
             _log.info("control: %s was not said: %s", kind, error)
             return False

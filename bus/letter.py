@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +28,8 @@ LEFT_OUT = "parked-left-out"
 
 NOBODY = "nobody"
 """In place of an error's reason: the letter could not be answered, or nobody waited for it any more."""
+
+_MILLISECONDS = re.compile(r"[0-9]{1,10}")
 
 _HEADERS = 16 * 1024
 """Bytes of original headers that are kept; a flood of them must not keep a letter from being parked."""
@@ -65,8 +68,8 @@ class Letter:
         died = died if isinstance(died, int) and 0 < died < 1 << 36 else None
         properties = _copy(found, {name: value for name, value in headers.items() if _is_kept(name)})
         properties.reply_to, properties.user_id, properties.flaw = found.reply_to, found.user_id, found.flaw
-        lived = str(death.get("original-expiration", found.expiration))
-        properties.expiration = int(lived) if lived.isdecimal() else None
+        lived = str(death.get("original-expiration", found.expiration))  # which its sender may have forged too
+        properties.expiration = int(lived) if _MILLISECONDS.fullmatch(lived) else None
         name = (queue, found.message_id, found.correlation_id, str(died), hashlib.sha256(message.body).hexdigest())
         return cls(
             id=hashlib.sha256("\0".join(part or "" for part in name).encode()).hexdigest()[:12],

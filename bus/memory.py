@@ -252,9 +252,11 @@ class MemoryConnection:
                 self.lose(f"no exchange {message.exchange}" if queues is None else "the user id is forged")
             elif not queues and mandatory:
                 settled.set_exception(Unroutable())
-            elif not all(queue.has_room for queue in queues):
-                settled.set_exception(Rejected())
             else:
-                for queue in queues:
+                room = [queue for queue in queues if queue.has_room]
+                for queue in room:
                     queue.put(Stored.of(message, self._loop.time()))
-                settled.set_result(None)
+                if len(room) < len(queues):
+                    settled.set_exception(Rejected())  # as RabbitMQ does, which tells nothing of those that took it
+                else:
+                    settled.set_result(None)

@@ -1,6 +1,7 @@
 """A server's presence: it answers `ping`, `info` and `stats`, and says by a heartbeat that it lives."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -10,11 +11,13 @@ from uuid import uuid4
 
 from bus.control import INFO, PING, STATS, Control, Handler
 from bus.driver import Outgoing, Properties
-from bus.errors import BusError, ConnectionLost
+from bus.errors import BusError
 from bus.link import Patience, State
 from bus.names import MEDIA_TYPE, Names
 from bus.target import APP_ID, Target
 from bus.vitals import MISSED, MOST_INTERVAL, Heartbeat, Info, Pong, Stats
+
+_log = logging.getLogger(__name__)
 
 _GOODBYE = 1.0
 """Seconds that the last word may take."""
@@ -122,10 +125,9 @@ class Presence:
                 await self._control.ready()
                 # While the broker is blocked this waits, and the next one follows at once.
                 await self._control.send(self._message())
-            except ConnectionLost:
-                pass
-            except BusError:
-                return
+            except BusError as error:
+                # Lost, closed, or refused for a queue of one listener that is full: the others are told the next one.
+                _log.debug("a heartbeat of %s/%s was not taken by all: %s", self._agent, self._instance, error)
             await asyncio.sleep(max(self._about.interval_seconds - (loop.time() - began), 0.0))
 
     def _message(self, *, leaving: bool = False) -> Outgoing:

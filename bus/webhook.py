@@ -108,6 +108,6 @@ def _seconds(value: str | None) -> float | None:
         return float(value[:9])
     try:
         when = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):  # a year of twenty digits is the second
         return None
     return max((when.replace(tzinfo=when.tzinfo or UTC) - datetime.now(UTC)).total_seconds(), 0.0)

@@ -100,7 +100,7 @@ async def test_the_tasks_of_others_are_not_there(house: House, ledger: Ledger) -
         {"pageSize": 0}, {"pageSize": 101}, {"pageSize": "5"}, {"pageSize": True}, {"pageToken": "x"},
         {"pageToken": "WzEsMl0"}, {"pageToken": 7}, {"status": "WORKING"}, {"status": "TASK_STATE_working"},
         {"status": 3}, {"historyLength": -1}, {"includeArtifacts": "yes"}, {"statusTimestampAfter": "yesterday"},
-        {"statusTimestampAfter": "2026-01-01T00:00:00"}, {"contextId": ["x"]},
+        {"statusTimestampAfter": "2026-01-01T00:00:00"}, {"contextId": ["x"]}, {"historyLength": 2**31},
     ],
 )  # fmt: skip
 async def test_malformed_lists(house: House, wanted: Any) -> None:
@@ -140,7 +140,9 @@ async def test_what_ends_at_once_is_answered_with_its_end(house: House) -> None:
     assert (await house.ask("SendMessage", payload))["task"]["status"]["state"] == "TASK_STATE_COMPLETED"
 
 
-@pytest.mark.parametrize("configuration", [[], "x", {"returnImmediately": 1}, {"historyLength": "1"}])
+@pytest.mark.parametrize(
+    "configuration", [[], "x", {"returnImmediately": 1}, {"historyLength": "1"}, {"historyLength": 2**63}]
+)
 async def test_malformed_configurations(house: House, configuration: Any) -> None:
     payload = {
         "message": {"messageId": "m1", "parts": [{"data": {}}], "metadata": {"skill_id": "pure"}},

@@ -202,6 +202,22 @@ async def test_a_receiver_says_when_to_come_back(
     assert receiver.places == [0]
 
 
+async def test_a_fault_in_the_delivery_itself_is_not_tried_again_at_once(
+    house: House, ledger: Ledger, deliveries: Deliveries, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> dict[str, str]:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr("broker.push_delivery.headers_of", broken)
+    deliveries.start(backoff=Backoff(first=0.01, most=50.0))
+    await ask(house, "once", {}, receiver.url)
+    async with asyncio.timeout(20):
+        while (await row(ledger)).failures < 4:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    monkeypatch.undo()
+    await ended(ledger, "taken")
+
+
 @pytest.mark.parametrize("status", [301, 307, 400, 401, 404, 410, 413])
 async def test_a_refusal_is_final(
     house: House,

@@ -93,6 +93,17 @@ def test_a_proof_without_end_is_refused() -> None:
         proven(dataclasses.replace(good, authorization=f"Bearer {token}"), session)
 
 
+@pytest.mark.parametrize("claim", ["iat", "exp", "jti", "aud", "op", "dig"])
+@pytest.mark.parametrize("value", ["\ud800", 10**400, float("inf"), [], None])
+def test_no_claim_breaks_the_check(claim: str, value: Any) -> None:
+    credential, session = mint("ep1", GRANTS, ttl=60)
+    good = signed(credential)
+    claims = jwt.decode(str(good.authorization)[7:], options={"verify_signature": False})
+    token = jwt.encode({**claims, claim: value}, credential._key, algorithm="EdDSA", headers={"kid": credential.id})
+    with pytest.raises(Unauthenticated):
+        proven(dataclasses.replace(good, authorization=f"Bearer {token}"), session)
+
+
 @pytest.mark.parametrize("missing", ["iat", "exp", "jti", "aud", "op", "dig"])
 def test_every_claim_is_needed(missing: str) -> None:
     credential, session = mint("ep1", GRANTS, ttl=60)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import bus
-from bus import Names, letter
+from bus import Names, frames, letter
 from bus.driver import Incoming, Properties
 from bus.letter import Letter
 
@@ -53,6 +53,14 @@ def test_a_letter_without_a_death_certificate_is_a_letter(death: Any) -> None:
     assert found.error.reason == "INTERNAL"
     kept = found.parked_as(NAMES, "nobody", 1.0)
     assert Letter.read(Message(kept.properties)).id == found.id
+
+
+@pytest.mark.parametrize("lived", ["9" * 5000, "9" * 400, "-1", "1.5", "\u0661", "", 7, None, [], {}])
+def test_a_forged_death_certificate_is_read(lived: Any) -> None:
+    forged = {**DEATH, "original-expiration": lived, "time": 10**30, "routing-keys": [[]], "exchange": 5}
+    kept = Letter.dead(message([forged]), NAMES).parked_as(NAMES, "nobody", 1.0)
+    assert kept.properties.headers.get(letter.EXPIRATION) == (7 if lived == 7 else None)
+    assert frames.publish(1, kept, mandatory=True, frame_max=131_072)
 
 
 def test_what_was_parked_reads_back() -> None:

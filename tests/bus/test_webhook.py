@@ -145,7 +145,9 @@ def test_what_an_answer_means(status: int, taken: bool, may_pass: bool) -> None:
 async def test_when_to_come_back() -> None:
     webhooks = Webhooks(Policy(LOCAL, http=True))
     later = format_datetime(datetime.now(UTC) + timedelta(minutes=5), usegmt=True)
-    for value, least, most in (("7", 7, 7), (later, 290, 300), ("soon", None, None), ("-5", None, None)):
+    never = "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"
+    none = [(value, None, None) for value in ("soon", "-5", never)]
+    for value, least, most in (("7", 7, 7), (later, 290, 300), *none):
         async with Receiver(answers=deque([(429, {"Retry-After": value})])) as receiver:
             found = (await webhooks.post(receiver.url, b"{}", {})).retry_after
         if least is None or most is None:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from bus import State
-from bus.control import ask
-from bus.driver import Outgoing, Properties
+from bus.control import CANCEL, ask, key
+from bus.driver import Binding, Outgoing, Properties, Queue
 from bus.heartbeats import Registry, Watch, watch
 from bus.presence import Presence
 from bus.vitals import Heartbeat, Info, Pong, Stats
@@ -66,6 +66,29 @@ async def test_both_sides_find_each_other_again(stage: Stage) -> None:
             assert stage.cut(NAMES[side] if isinstance(stage, MemoryStage) else side)
             heard.registry = Registry()
             await until(lambda: heard.registry.alive("a"))
+
+
+async def test_a_listener_that_takes_no_more_silences_nobody(stage: Stage) -> None:
+    said: list[str] = []
+
+    async def hear(body: Any) -> None:
+        said.append(body["task"])
+
+    async with await listening(stage) as heard, present(stage, "w1", on={CANCEL: hear}) as presence:
+        await soon(anext(heard))
+        queue = stage.names.new_reply_queue(stage.driver.user)
+        full = Queue(queue, exclusive=True, arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+        to = (Binding(stage.names.cards, queue), Binding(stage.names.control, queue, key(CANCEL, "a")))
+        connection = await stage.driver.connect("hoarder")
+        await connection.declare(full, *to)
+        async with asyncio.timeout(20):
+            while (await connection.tally(queue)) != (1, 0):  # noqa: ASYNC110 - nothing signals it
+                await asyncio.sleep(0.01)
+        for _ in range(5):
+            await soon(anext(heard))
+        assert await presence.publish(CANCEL, {"task": "t"}), "it was not said to those who take it"
+        await until(lambda: said == ["t"])
+        await connection.close()
 
 
 async def test_it_answers_at_once(stage: Stage) -> None:
