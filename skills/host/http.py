@@ -12,13 +12,16 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from ..redaction import Redactor
 from .backends import BackendError, Unconfigured
 
 SECONDS = 15.0
 CONNECT_SECONDS = 5.0  # of them, for the connection: a handshake that is cut off from outside would leave it open
 MAX_BYTES = 2 << 20  # of an answer
 MAX_WAIT = 86_400.0  # seconds that an answer may ask to wait
+MAX_REASON = 100  # characters of what it says beside its status
 RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
+NO_SECRET = Redactor(())
 
 
 def check_url(url: str, setting: str) -> str:
@@ -34,24 +37,26 @@ def check_url(url: str, setting: str) -> str:
     return url.rstrip("/")
 
 
-async def ask(method: str, url: str, *, secret: str = "", advice: Mapping[int, str] | None = None, **sent: Any) -> Any:
+async def ask(
+    method: str, url: str, *, redactor: Redactor = NO_SECRET, advice: Mapping[int, str] | None = None, **sent: Any
+) -> Any:
     """The JSON value that `url` answers with. Raises BackendError.
 
-    `secret` is blotted out of the answer, should the service repeat it; `advice` says what a status may mean.
+    `redactor` takes out of the answer what the service was given and repeats, however it writes it; `advice` says what
+    a status may mean.
     """
     status, reason, headers, body = await _exchange(method, url, **sent)
     if status >= 300:
         told = (advice or {}).get(status)
         wait = _wait(headers.get("retry-after", "")) if status in RETRYABLE else None
-        text = f"HTTP Error {status}: {reason}" + (f" ({told})" if told else "")
+        text = f"HTTP Error {status}: {redactor.text(reason)[:MAX_REASON]}" + (f" ({told})" if told else "")
         text += f"; retry after {wait:g} s" if wait is not None else ""
         raise BackendError(text, retryable=status in RETRYABLE, retry_after=wait)
     if headers.get("content-encoding", "identity") != "identity":
         raise BackendError("the answer is compressed, which was not asked for")
     try:
         text = body.decode("utf-8", "replace").removeprefix("\ufeff")
-        # A short one would be found everywhere.
-        return json.loads(text.replace(secret, "***") if len(secret) >= 8 else text)
+        return redactor.json(json.loads(text))
     except json.JSONDecodeError as error:
         raise BackendError(str(error)) from None
     except (ValueError, RecursionError):
@@ -83,7 +88,7 @@ async def _exchange(method: str, url: str, **sent: Any) -> tuple[int, str, Mappi
         raise BackendError("the connection was lost", retryable=True) from None
     except httpx.HTTPError as error:
         raise BackendError(f"the request failed ({type(error).__name__})") from None
-    reason = "".join(filter(str.isprintable, response.reason_phrase))[:100]
+    reason = "".join(filter(str.isprintable, response.reason_phrase))
     return response.status_code, reason, response.headers, bytes(body)
 
 

@@ -15,12 +15,14 @@ from typing import Any, Self
 import aiosmtplib
 from pydantic import SecretStr
 
+from ..redaction import Redactor, Secret
 from .backends import BackendContext, Outgoing, Unconfigured
 
 PORTS = {"starttls": 587, "tls": 465, "none": 25}
 NOBODY = "customer"  # whom a call names that names no address
 QUIT_SECONDS = 2.0
 MAX_SAID = 300  # characters of what a server says
+UNKNOWN = "the server did not say whether it took the message; it may have been sent"
 
 _ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]{1,64}@([A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)*)")
 
@@ -98,10 +100,12 @@ class Smtp:
             # What it says may repeat what it was given.
             return self._failure(f"the server refused the login ({error.code})", retryable=_passes(error.code))
         except aiosmtplib.SMTPResponseException as error:
+            if handed_over and not 400 <= error.code < 600:
+                return self._failure(UNKNOWN)  # no refusal: what it took the message for nobody can tell
             return self._failure(self._said(error), retryable=_passes(error.code))
         except (TimeoutError, OSError, aiosmtplib.SMTPException) as error:
             if handed_over:
-                return self._failure("the server did not say whether it took the message; it may have been sent")
+                return self._failure(UNKNOWN)
             return self._failure(*_reason(error))
         finally:
             client.close()
@@ -126,9 +130,12 @@ class Smtp:
         return {"sent": False, "recorded": False, "delivery": "smtp", "error": error, "retryable": retryable}
 
     def _said(self, error: aiosmtplib.SMTPResponseException) -> str:
-        said = " ".join(error.message.split())[:MAX_SAID]
-        secret = self.password.get_secret_value() if self.password else ""
-        return f"{error.code} {said.replace(secret, '***') if secret else said}".strip()
+        """What the server said; not the password, should it repeat that, on one line or over several."""
+        lines = error.message.splitlines()
+        redactor = Redactor([Secret("password", self.password.get_secret_value())] if self.password else [])
+        whole = "".join(lines)
+        said = redactor.text(whole) if redactor.holds(whole) else " ".join(lines)
+        return f"{error.code} {' '.join(said.split())[:MAX_SAID]}".strip()
 
 
 def is_address(text: str) -> bool:

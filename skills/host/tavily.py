@@ -5,10 +5,12 @@ from typing import Any, Self
 
 from pydantic import SecretStr
 
+from ..redaction import Redactor, Secret
 from . import http
 from .backends import BackendContext, BackendError, Unconfigured
 
 URL = "https://api.tavily.com/search"
+MIN_KEY = 8  # characters
 
 
 class Tavily:
@@ -16,6 +18,9 @@ class Tavily:
 
     def __init__(self, key: SecretStr, url: str = URL) -> None:
         self._key, self._url = key, url
+        value = key.get_secret_value()
+        # A short one would be found everywhere.
+        self._redactor = Redactor([Secret("api_key", value)] if len(value) >= MIN_KEY else [])
 
     @classmethod
     def configured(cls, context: BackendContext) -> Self:
@@ -27,16 +32,15 @@ class Tavily:
 
     async def search(self, query: str, *, max_results: int, days: int | None, topic: str | None) -> Any:
         """The hits for a query. Raises BackendError."""
-        key = self._key.get_secret_value()
         asked: dict[str, Any] = {
-            "api_key": key,
+            "api_key": self._key.get_secret_value(),
             "query": query,
             "max_results": max_results,
             "include_answer": False,
         }
         asked |= {"days": days} if days is not None else {}
         asked |= {"topic": topic} if topic is not None else {}
-        answer = await http.ask("POST", self._url, json=asked, secret=key)
+        answer = await http.ask("POST", self._url, json=asked, redactor=self._redactor)
         return rows(answer)
 
 

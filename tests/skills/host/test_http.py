@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from skills.host import BackendError, Unconfigured, http
+from skills.redaction import Redactor, Secret
 from tests.skills.host.service import Service, answering
 
 
@@ -133,9 +134,19 @@ async def test_a_service_that_speaks_no_tls(service: Service, monkeypatch: pytes
     assert (str(error), error.retryable) == ("timed out", True)
 
 
-async def test_the_secret_is_blotted_out(service: Service) -> None:
-    service.answer(b'{"said": "your key is tvly-hush-hush!"}')
-    assert await http.ask("POST", service.url, secret="tvly-hush-hush") == {"said": "your key is ***!"}
+REPEATED = Redactor([Secret("key", "tvly/hush-hush")])
+
+
+@pytest.mark.parametrize("written", [b"tvly/hush-hush", b"tvly\\/hush-hush", b"\\u0074vly/hush-hush"])
+async def test_the_secret_is_blotted_out(service: Service, written: bytes) -> None:
+    service.answer(b'{"said": "your key is %b!"}' % written)
+    assert await http.ask("POST", service.url, redactor=REPEATED) == {"said": "your key is [secret]!"}
+
+
+async def test_the_secret_is_blotted_out_of_what_stands_beside_the_status(service: Service) -> None:
+    for padding in ("", "x" * 95):
+        service.answer(b"", status=401, reason=f"{padding} no tvly/hush-hush")
+        assert "tvly" not in str(await fails(service, redactor=REPEATED))
 
 
 async def test_advice_goes_with_a_status(service: Service) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import SecretStr
 
 from skills import PackContext
 from skills.host import Outgoing, bind, send_reply
@@ -148,6 +149,25 @@ async def test_a_server_that_falls_silent_before_the_message_is_a_time_out(lines
     async with silent(*lines) as port:
         output = await send_within(0.2, port)
     assert (output["error"], output["retryable"], output["sent"]) == ("timed out", True, False)
+
+
+@pytest.mark.parametrize(
+    "repeats", [f"550 {'x' * 290} {PASSWORD}", f"550-{PASSWORD[:6]}\r\n550 {PASSWORD[6:]}", f"550 no {PASSWORD}!"]
+)
+async def test_a_password_that_the_server_repeats_is_not_told(repeats: str) -> None:
+    async with silent(b"220 ready", b"250-hello\r\n250 AUTH PLAIN", b"235 OK", repeats.encode()) as port:
+        backend = Smtp("localhost", port, "desk@shop.example", "none", USER, SecretStr(PASSWORD))
+        told = await backend.send(Outgoing(LETTER["to"], LETTER["body"], "key", 5.0))
+    assert told["error"].startswith("550 ")
+    assert PASSWORD[:6] not in told["error"]
+
+
+@pytest.mark.parametrize("reply", [b"354 more", b"199 well", b"hello"])
+async def test_an_answer_that_is_no_refusal_says_that_nobody_knows(reply: bytes) -> None:
+    async with silent(b"220 ready", b"250 hello", b"250 OK", b"250 OK", b"354 go on", reply) as port:
+        output = await send(port)
+    assert "it may have been sent" in output["error"]
+    assert (output["sent"], output["retryable"]) == (False, False)
 
 
 @pytest.mark.parametrize("then_close", [False, True])
