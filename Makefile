@@ -1,6 +1,6 @@
 # The commands to know; the same at home and in CI. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench format clean system-git system-rabbitmq
+.PHONY: help demo test check bench format clean system-git system-rabbitmq system-postgresql
 
 PYTHON ?= python3
 PYTEST_ARGS ?=
@@ -21,7 +21,7 @@ help: ## show this list
 demo: .venv/runtime.stamp | system-git ## run the main job, in this process or over RabbitMQ (AMQP_URL=amqp://…)
 	@if [ -n "$$AMQP_URL" ]; then set -- --amqp-url "$$AMQP_URL"; fi; $(BIN)/skillbus demo "$$@"
 
-test: .venv/dev.stamp | system-git system-rabbitmq ## run every test, on a private RabbitMQ node (PYTEST_ARGS=…)
+test: .venv/dev.stamp | system-git system-rabbitmq system-postgresql ## run every test, on a private RabbitMQ node (PYTEST_ARGS=…)
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup $(PYTEST_ARGS)
 
 check: .venv/dev.stamp ## check format, lint and types
@@ -60,3 +60,6 @@ system-git:
 system-rabbitmq:
 	@[ -n "$${SKILLBUS_TEST_AMQP_URL:-}$${RABBITMQ_HOME:-}" ] || [ -x /usr/lib/rabbitmq/bin/rabbitmq-server ] \
 		|| command -v rabbitmq-server >/dev/null || .ci/install rabbitmq-server
+
+system-postgresql:
+	@command -v initdb >/dev/null || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || .ci/install postgresql
