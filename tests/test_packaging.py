@@ -99,7 +99,8 @@ def test_the_decoys_would_be_noticed(installed: Path, tmp_path: Path) -> None:
 
 def test_the_wheel_holds_the_four_packages_whole(wheel: Path) -> None:
     names = [name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name]
-    sources = {path.relative_to(ROOT).as_posix() for package in PACKAGES for path in (ROOT / package).rglob("*.py")}
+    kept = (path for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file())
+    sources = {path.relative_to(ROOT).as_posix() for path in kept if "__pycache__" not in path.parts}
     assert {name.partition("/")[0] for name in names} == set(PACKAGES)
     assert sources <= set(names)
     assert all(f"{package}/py.typed" in names for package in PACKAGES)

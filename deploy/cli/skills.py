@@ -158,6 +158,8 @@ def _show(skill: Mapping[str, Any]) -> None:
     risk = skill.get("risk", {})
     screen.say("  risk       " + ", ".join(f"{name} {json.dumps(value)}" for name, value in risk.items()))
     screen.say(f"  measures   {screen.legible(', '.join(skill.get('measures', ())) or 'nothing')}")
+    if required := [word for words in skill.get("requirements", {}).values() for word in words]:
+        screen.say(f"  requires   {screen.legible(', '.join(map(str, required)))}")
     screen.say(f"  deadline   at most {skill.get('deadlineSeconds', '?')} s")
     for example in skill.get("examples", ()):
         screen.say(f"  example    {screen.legible(str(example))}")

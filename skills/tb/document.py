@@ -13,7 +13,6 @@ from pydantic import (
     ValidationInfo,
     model_validator,
 )
-from pydantic_core import ErrorDetails
 
 from ..contract import Risk
 from .binding import Binding, Isolation
@@ -191,7 +190,7 @@ def _known(given: Any, folder: Path) -> Provider | None:
         return None
 
 
-def told(model: type[BaseModel], error: ErrorDetails) -> str:
+def told(model: type[BaseModel], error: Mapping[str, Any]) -> str:
     """A fault as `key: what is wrong; what would be right`, without the value."""
     where = [part for part in error["loc"] if part != "[key]" and not str(part).startswith("function-")]
     at = key(where)

@@ -42,7 +42,7 @@ _PYTHON = '''\
 """The handlers of {module}."""
 
 
-async def {function}(request, context):
+async def {function}(request: dict, context) -> dict:
     """Takes a {tool}Request, gives a {tool}Result; `context` knows the call, its deadline and what is granted."""
     return {{"text": f"You asked for {{request['query']}}."}}
 '''

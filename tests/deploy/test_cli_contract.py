@@ -169,3 +169,26 @@ def test_a_call_needs_no_parser(home: Home, session: Path) -> None:
         check=False,
     )
     assert done.stdout.splitlines()[-1] == "0 []"
+
+
+def test_what_a_skill_requires_is_shown_and_its_sources_are_not(skillbus: Skillbus, tools: Path, home: Home) -> None:
+    tool_id = "examples.tool_advanced.SummarizeWithContext"
+    (tools / "advanced.tb").write_text(ADVANCED)
+    (tools / "skillbus.tools.toml").write_text(
+        f'[tools."{tool_id}"]\npython = "app:f"\ngrants = ["network", "secret_read", "memory_read"]\n'
+        '[secrets]\nLLM_API_KEY = "env:WHERE_IT_IS"\n[memories.ProjectKnowledge]\nmodes = ["read"]\n'
+    )
+    credential = home.folder / "credential"
+    assert skillbus("session", "new", "ep1", "--grant", f"{tool_id}=tool:1", "--out", str(credential)).code == 0
+    shown = skillbus("skills", tool_id, "--tools", "tools", "--session", str(credential)).out
+    assert "  requires   memory_read, network, secret_read, LLM_API_KEY, ProjectKnowledge read\n" in shown
+    told = json.loads(skillbus("skills", tool_id, "--tools", "tools", "--session", str(credential), "--json").out)
+    assert told["requirements"] == {
+        "capabilities": ["memory_read", "network", "secret_read"],
+        "secrets": ["LLM_API_KEY"],
+        "memory": ["ProjectKnowledge read"],
+    }
+    air = json.loads(skillbus("contract", "air", "tools/advanced.tb").out)
+    assert told["input"] == air["schemas"]["SearchRequest"]
+    assert told["output"] == air["schemas"]["Summary"]
+    assert "WHERE_IT_IS" not in shown + json.dumps(told)

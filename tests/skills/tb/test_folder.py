@@ -127,7 +127,8 @@ def test_the_files_to_start_from_are_right(javascript: bool, tmp_path: Path) -> 
     assert (found.faults, found.problems) == ((), ())
     assert (only(found).state, only(found).tool.id) == ("bound", "search_datasets.SearchDatasets")
     function = "searchDatasets" if javascript else "search_datasets"
-    assert f"async {'function' if javascript else 'def'} {function}(request, context)" in files[handler]
+    signature = f"function {function}(request, context)" if javascript else f"def {function}(request: dict, context)"
+    assert f"async {signature}" in files[handler]
     if not javascript:
         compile(files[handler], handler, "exec")
 
