@@ -1,6 +1,7 @@
 """A bound tool as a skill: the input, checked, is the payload of its one effect, and the handler runs it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from .. import canonical
@@ -72,13 +73,14 @@ def handler_of(tool: Tool, runner: Runner, supplier: Supplier = nothing) -> Hand
     async def handle(effect: PlannedEffect, context: Context) -> Outcome:
         try:
             supply = await supplier(tool, context)
+            context = context if supply.reporter is None else replace(context, reporter=supply.reporter)
             call = Call(tool, effect.payload, context, supply)
         except (Withheld, ValueError) as error:
             return Failed(f"the handler was not called: {error}")
         missing = missing_of(tool, supply.secrets, supply.memories)
         if missing:
             return Failed(f"the handler was not called: nobody supplies {', '.join(missing)}")
-        return await runner.run(call)
+        return await supply.settle(await runner.run(call))
 
     return handle
 

@@ -1,10 +1,10 @@
 """What a call gets from its worker: the values of its secrets, and its memories."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..skill import Context
+from ..skill import Context, Outcome, Reporter
 from .tool import Tool
 
 
@@ -31,13 +31,24 @@ class Withheld(Exception):
     """What the contract requires can't be had: the call is refused, and its handler is not called."""
 
 
+async def _as_it_is(outcome: Outcome) -> Outcome:
+    return outcome
+
+
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """What one call gets. `redact` takes the values of its secrets out of whatever its handler says into the log."""
+    """What one call gets.
+
+    `redact` takes the values of its secrets out of whatever its handler says into the log. Its progress and its chunks
+    go to `reporter`, where there is one, rather than to the call's own. `settle` is asked once what the outcome comes
+    to when the handler has ended, well or not; it is not asked for a call that is canceled.
+    """
 
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     memories: Mapping[str, Memory] = field(default_factory=dict, repr=False)
     redact: Callable[[str], str] = field(default=lambda text: text, repr=False)
+    reporter: Reporter | None = field(default=None, repr=False)
+    settle: Callable[[Outcome], Awaitable[Outcome]] = field(default=_as_it_is, repr=False)
 
 
 class Supplier(Protocol):

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from skills import Directory, Done, Failed
+from skills import Directory, Done, Failed, Outcome
 from skills.handlers import Supply
 
-from .ways import LIMIT, WAYS, Notes, Way, is_running, serving, tool, until_gone
+from .ways import LIMIT, WAYS, Notes, Reports, Way, is_running, serving, tool, until_gone
 
 HOSTED: tuple[Way, ...] = ("python", "javascript")
 SECRET = "sesame-4f1b"
@@ -207,6 +207,21 @@ async def test_a_mode_gives_no_way_to_the_other(way: Way, mode: str, can: str) -
     supply = Supply(memories={"Notes": Notes()})
     async with serving(tool(way, "only_reads", memories={"Notes": (mode,)}), supply) as handling:
         assert said(await handling({"text": ""})) == {"text": can}
+
+
+@each_way
+async def test_a_supplier_may_take_the_reports_and_the_outcome(way: Way) -> None:
+    taken, settled = Reports(), []
+
+    async def settle(outcome: Outcome) -> Outcome:
+        settled.append(outcome)
+        return Done({"text": "settled"})
+
+    async with serving(tool(way, "reports"), Supply(reporter=taken, settle=settle)) as handling:
+        assert said(await handling({"text": ""})) == {"text": "settled"}
+        assert (len(taken.progresses), len(taken.chunks)) == (2, 2)
+        assert handling.reports.progresses == []
+    assert settled == [Done({"text": "told"})]
 
 
 # what goes wrong
