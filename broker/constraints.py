@@ -14,7 +14,7 @@ from .facts import Facts
 from .glob import matches
 
 MAX_TEXT = 4096
-MAX_NUMBER = 10**18 - 1
+MAX_DIGITS = 18  # of a number
 
 _PATTERNS = ("subject", "skill", "operation", "path")
 _LIMITS = ("max-bytes", "max-recipients", "max-results")
@@ -155,9 +155,10 @@ def _read(name: str, value: str) -> str:
             raise ConstraintError(f"{name} is given or left out: it has no value but true")
         return value
     if name in _LIMITS:
-        if not (value.isascii() and value.isdigit()) or int(value[:20]) > MAX_NUMBER:
+        digits = value.lstrip("0") or value[-1:]
+        if not (value.isascii() and value.isdigit()) or len(digits) > MAX_DIGITS:
             raise ConstraintError(f"{name} must be a whole number, not {_quoted(value)}")
-        return str(int(value))
+        return digits
     if name in _TIMES:
         return _moment(name, value)
     pattern = value.removeprefix("!")
@@ -181,7 +182,7 @@ def _check_path_pattern(pattern: str) -> None:
 def _moment(name: str, value: str) -> str:
     try:
         if value.isascii() and value.isdigit():
-            moment = datetime.fromtimestamp(int(value[:12]), UTC)
+            moment = datetime.fromtimestamp(int(value), UTC)
         else:
             moment = datetime.fromisoformat(value)
         if moment.tzinfo is None:
@@ -236,7 +237,7 @@ def _fault(name: str, values: list[str], facts: Facts | None, now: float) -> str
 def _passes(patterns: list[str], text: str, *, whole: bool) -> bool:
     """Whether one of the patterns matches, if there are any, and none does of those that begin with `!`.
 
-    The latter see a path as the most forgiving file system would, the former letter for letter.
+    Both see a path letter for letter, and the latter also as the most forgiving file system would.
     """
     allowed = [pattern for pattern in patterns if not pattern.startswith("!")]
     denied = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
@@ -246,7 +247,11 @@ def _passes(patterns: list[str], text: str, *, whole: bool) -> bool:
     if allowed and not any(_matches(tuple(pattern.split("/")), text.split("/")) for pattern in allowed):
         return False
     spellings = [list(folded(text)), list(folded(text, streams=False))]
-    return not any(_matches(tuple(folded(pattern)), names) for pattern in denied for names in spellings)
+    return not any(
+        _matches(tuple(pattern.split("/")), text.split("/"))
+        or any(_matches(tuple(folded(pattern)), names) for names in spellings)
+        for pattern in denied
+    )
 
 
 def _matches(pattern: tuple[str, ...], names: list[str]) -> bool:

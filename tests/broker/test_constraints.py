@@ -4,7 +4,7 @@ import unicodedata
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from broker.constraints import MAX_TEXT, NAMES, UNCONSTRAINED, ConstraintError, Constraints
@@ -132,6 +132,8 @@ def test_what_nobody_knows_does_not_hold(name: str) -> None:
         ("max-bytes=1e3", "must be a whole number"),
         ("max-bytes=٣", "must be a whole number"),
         ("max-bytes=" + "9" * 30, "must be a whole number"),
+        ("max-bytes=" + "0" * 30 + "9" * 30, "must be a whole number"),
+        ("before=1900000000000", "must be a time"),  # milliseconds
         ("max-bytes=1&max-bytes=2", "max-bytes is given twice"),
         ("before=tomorrow", "must be a time"),
         ("before=2030-01-31T12:00:00", "must be a time"),
@@ -322,6 +324,22 @@ def test_no_spelling_leads_out_of_a_pattern(path: str) -> None:
     if Constraints.parse("path=docs/**").fault(known, NOW) is None:
         assert (posixpath.normpath(path) + "/").startswith("docs/")
         assert "\\" not in path
+
+
+odd = st.text(st.sampled_from("ab.* ?\ufb01:"), min_size=1, max_size=4)
+
+
+@given(
+    st.lists(odd.filter(lambda t: "**" not in t), min_size=1, max_size=3).map("/".join),
+    st.lists(odd, min_size=1, max_size=3).map("/".join),
+)
+@example("docs/*/legal.md", "docs/ /legal.md")
+@example("?le.md", "\ufb01le.md")
+@example("*.?", "a..")
+def test_no_path_is_both_in_a_pattern_and_not(pattern: str, path: str) -> None:
+    known = Facts.of(measured(path="/path"), planned({"path": path}))
+    inside, outside = made([("path", pattern)]), made([("path", f"!{pattern}")])
+    assert inside.fault(known, NOW) is not None or outside.fault(known, NOW) is not None
 
 
 @given(st.data())
