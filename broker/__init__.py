@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .sessions import Credential, Session, SessionError, mint
     from .signing import SigningKey, SigningKeyError
     from .tasks import Event, Filter, Task, Tasks
+    from .trailer import Trailer, TrailerError
     from .worktrees import WorktreeError, Worktrees
 
 _MODULES = {
@@ -63,6 +64,8 @@ _MODULES = {
     "Filter": "tasks",
     "Task": "tasks",
     "Tasks": "tasks",
+    "Trailer": "trailer",
+    "TrailerError": "trailer",
     "WorktreeError": "worktrees",
     "Worktrees": "worktrees",
 }
@@ -106,6 +109,8 @@ __all__ = [  # noqa: RUF022 - in the order a reader needs them
     "Replay",
     "Replayed",
     "Difference",
+    "Trailer",
+    "TrailerError",
     # The agent that the bus serves
     "SkillAgent",
     "SCHEMAS",

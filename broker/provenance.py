@@ -9,6 +9,7 @@ from .books import Books, LogEntry
 from .ledger import Ledger
 from .links import Held, Walk, walk
 from .records import genesis
+from .trailer import Trailer
 from .watch import LedgerUnavailable
 
 MAX_SCAN = 5000
@@ -85,6 +86,32 @@ class Provenance:
         if books is None:
             raise NotFound(f"no episode {episode!r} in this ledger")
         return Verdict(episode, entries, tuple(faults))
+
+    async def trailer(self, episode: str, store: str, *, first: int = 1, last: int | None = None) -> Trailer:
+        """The trailer of these entries of an episode, of all if none are named; `verify` says whether they hold.
+
+        Raises NotFound, TrailerError.
+        """
+        found = await self._ledger.entries(episode=episode, last=1)
+        if last is not None and found and last < found[0].index:
+            found = await self._ledger.entries(episode=episode, after=last - 1, before=last + 1)
+        if not found or first > found[0].index or (last is not None and found[0].index != last):
+            wanted = "no entries" if last is None and first == 1 else f"no entries {first}-{last or 'head'}"
+            raise NotFound(f"the episode {episode!r} has {wanted} in this ledger")
+        return Trailer(store, episode, first, found[0].index, found[0].hash)
+
+    async def belongs(self, trailer: Trailer, store: str) -> tuple[str, ...]:
+        """What speaks against a trailer being of this ledger, `store`, whose log is checked as `verify` does."""
+        try:
+            verdict = await self.verify(trailer.episode)
+            own = await self.trailer(trailer.episode, store, first=trailer.first, last=trailer.last)
+        except NotFound as error:
+            return (str(error),)
+        if trailer.head is None and trailer.store != store:
+            return (f"it names the store {trailer.store} and no World-Head; this one is {store}",)
+        if trailer.head is not None and trailer.head != own.head:
+            return (f"entry {own.last} of {own.episode} is {own.head} here, and {trailer.head} in the trailer",)
+        return verdict.faults
 
     async def _check(self, episode: str, books: Books, faults: list[str]) -> int:
         world, entries = books.world, books.entries

@@ -21,6 +21,7 @@ from .doctor import doctor
 from .ending import end
 from .failure import Code, Failure, failure_of
 from .ping import ping
+from .provenance import provenance
 from .replay import replay
 from .skills import skills
 from .why import why
@@ -43,6 +44,7 @@ app.command("call")(call)
 app.add_typer(log.app, name="log")
 app.command("why")(why)
 app.command("replay")(replay)
+app.command("provenance")(provenance)
 app.add_typer(kb.app, name="kb")
 app.add_typer(contract.app, name="contract")
 app.add_typer(dead.app, name="dead")
