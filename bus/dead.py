@@ -21,6 +21,9 @@ PREFETCH = 32
 GRACE = 2.0
 """Seconds that letters in hand get when a reader stops; the next reader gets those that were not done."""
 
+_MOST_DELIVERIES = 20
+"""Deliveries after which a letter is taken to be what costs its readers their connections."""
+
 _PAUSE = 0.2
 _LONGEST_PAUSE = 10.0
 _RESPONDER = "dead-letters"
@@ -152,6 +155,9 @@ class DeadLetterReader:
 
     async def _park(self, message: Incoming, letter: Letter, answered: str) -> bool:
         outgoing = letter.parked_as(self._names, answered, time.time())
+        if _deliveries(message) > _MOST_DELIVERIES:
+            _log.error("the dead letter %s came again and again: it is kept without its properties", letter.id)
+            outgoing = _bare(letter, self._names, answered)
         pause = _PAUSE
         while not message.stale:
             try:
@@ -172,6 +178,11 @@ class DeadLetterReader:
                 self._stats.parked += 1
                 return True
         return False
+
+
+def _deliveries(message: Incoming) -> int:
+    count = message.properties.headers.get("x-delivery-count")
+    return count if isinstance(count, int) else 0
 
 
 def _bare(letter: Letter, names: Names, answered: str) -> Outgoing:

@@ -29,6 +29,9 @@ LEFT_OUT = "parked-left-out"
 NOBODY = "nobody"
 """In place of an error's reason: the letter could not be answered, or nobody waited for it any more."""
 
+_ROUTING = frozenset({"cc", "bcc"})
+"""Headers by which RabbitMQ brings a message to further queues: a copy of the letter must go nowhere else."""
+
 _MILLISECONDS = re.compile(r"[0-9]{1,10}")
 
 _HEADERS = 16 * 1024
@@ -199,7 +202,8 @@ def _copy(p: Properties, headers: Mapping[str, Any]) -> Properties:
 
 def _is_kept(name: str) -> bool:
     # In any spelling: a malformed message may carry a secret too.
-    return not name.lower().endswith("authorization") and not name.lower().startswith(("x-", PREFIX))
+    lower = name.lower()
+    return lower not in _ROUTING and not lower.endswith("authorization") and not lower.startswith(("x-", PREFIX))
 
 
 def _scalar(value: Any) -> str | int | bool | float:

@@ -5,15 +5,17 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
+import aio_pika
 import orjson
 import pytest
 
 import bus
 from bus import Reply, Request, letter, topology
 from bus.dead import DeadLetterReader, read_dead_letters
+from bus.driver import Outgoing, Properties
 from bus.letter import Letter
 from bus.parked import Parked, parked_letters
-from tests.conformance.stage import PATIENCE, Mailbox, Stage, soon, until
+from tests.conformance.stage import PATIENCE, Mailbox, RabbitStage, Stage, soon, until
 from tests.conformance.test_calls import echo
 from tests.conformance.test_limits import Gate
 from tests.conformance.test_malformed import BODY
@@ -118,6 +120,37 @@ async def test_what_expired_is_answered_and_parked(stage: Stage, desk: Desk) -> 
     assert p.headers[letter.REPLY_TO] == box.address
     assert p.headers[letter.USER] == stage.driver.user
     assert p.headers[letter.AT].endswith("Z")
+
+
+async def test_a_letter_goes_nowhere_but_among_the_parked_ones(
+    rabbitmq_url: str, unique_prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with RabbitStage(unique_prefix, rabbitmq_url) as stage:
+        desk = Desk(stage)
+        await (await stage.raw()).declare(*topology.agent(desk.names, "slow"))
+        async with await aio_pika.connect(rabbitmq_url) as connection, connection.channel() as channel:
+            requests = await channel.get_exchange(desk.names.requests)
+            copied = aio_pika.Message(BODY, headers={"CC": [desk.names.dead]}, message_id="late", expiration=0.001)
+            await requests.publish(copied, "slow")
+        reader = await desk.reader()
+        await desk.holds(1)
+        (found,) = await desk.read()
+        assert (found.body, found.properties.message_id, found.properties.headers) == (BODY, "late", {})
+        assert reader.stats().losses == 0
+        await desk.close()
+
+
+async def test_a_letter_that_comes_again_and_again_is_kept_without_what_may_be_the_cause(
+    stage: Stage, desk: Desk
+) -> None:
+    connection = await stage.raw()
+    await connection.declare(*topology.dead(desk.names))
+    for count in (20, 21):
+        properties = Properties(headers={"x-delivery-count": count, "odd": "header"})
+        await connection.publish(Outgoing("", desk.names.dead, b"%d" % count, properties))
+    await desk.reader()
+    await desk.holds(2)
+    assert {each.body: each.properties.headers for each in await desk.read()} == {b"20": {"odd": "header"}, b"21": {}}
 
 
 async def test_a_message_that_kills_its_worker_is_answered_with_the_attempts(stage: Stage, desk: Desk) -> None:
