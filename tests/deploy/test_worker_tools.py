@@ -4,32 +4,35 @@ import json
 import os
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests.deploy.conftest import LIMIT, Home, until
+from tests.deploy.conftest import LIMIT, Home
 from tests.skills.handlers.test_pack import ADVANCED, BINDINGS, SEARCH, SIMPLE, SUMMARIZE, TABLE, written
+from tests.skills.handlers.ways import is_running
+
+JAVASCRIPT = "examples.tool_simple_too.SearchDatasets"
 
 
 @pytest.mark.rabbitmq
-@pytest.mark.parametrize("binding", BINDINGS[1:], ids=["python", "javascript"])
-def test_a_bound_tool_is_called_over_the_queue_and_its_hosts_end_with_the_worker(
-    binding: str, home: Home, rabbitmq_url: str, unique_prefix: str
+def test_bound_tools_are_called_over_the_queue_and_their_hosts_end_with_the_worker(
+    home: Home, rabbitmq_url: str, unique_prefix: str
 ) -> None:
     folder = home.folder / "tools"
     folder.mkdir()
-    grants = 'grants = ["network", "secret_read"]\nsecrets = { LLM_API_KEY = "env:LLM_API_KEY" }\n'
+    lacking = 'grants = ["network", "secret_read"]\nsecrets = { LLM_API_KEY = "env:LLM_API_KEY" }\n'
     written(
         folder,
         SIMPLE,
-        TABLE.format(SEARCH, binding.format("search"), 'grants = ["network"]'),
-        TABLE.format(SUMMARIZE, binding.format("summarize"), grants),
+        TABLE.format(SEARCH, BINDINGS[1].format("search"), 'grants = ["network"]'),
+        TABLE.format(JAVASCRIPT, BINDINGS[2].format("search"), 'grants = ["network"]'),
+        TABLE.format(SUMMARIZE, BINDINGS[1].format("summarize"), lacking),
     )
+    (folder / "too.tb").write_text(SIMPLE.replace("tool_simple", "tool_simple_too"))
     (folder / "advanced.tb").write_text(ADVANCED)
     home.environment |= {"SKILLBUS_AMQP_URL": rabbitmq_url, "SKILLBUS_PREFIX": unique_prefix}
-    home.environment |= {"SKILLBUS_LOG_FORMAT": "json", "SKILLBUS_TOOLS_DIRS": json.dumps([str(folder)])}
-    granted = [option for tool in (SEARCH, SUMMARIZE) for option in ("--grant", f"{tool}=tool:2")]
+    home.environment |= {"SKILLBUS_TOOLS_DIRS": json.dumps([str(folder)])}
+    granted = [option for tool in (SEARCH, JAVASCRIPT, SUMMARIZE) for option in ("--grant", f"{tool}=tool:2")]
     minted = home.run("session", "new", "ep1", *granted, "--out", "ep1.session")
     assert minted.code == 0, minted.err
     home.environment["SKILLBUS_SESSION"] = str(home.folder / "ep1.session")
@@ -39,24 +42,24 @@ def test_a_bound_tool_is_called_over_the_queue_and_its_hosts_end_with_the_worker
         try:
             with os.fdopen(reading) as ready:
                 assert ready.read() == "ready\n", worker.communicate(timeout=LIMIT)
-            assert not (folder / "marker").exists()
             refused = home.run("call", SUMMARIZE, "--arg", "query=wool")
             assert refused.code != 0
             assert not (folder / "marker").exists()
-            called = home.run("call", SEARCH, "--arg", "query=wool", "--raw", "--strict")
-            assert called.code == 0, called.err
-            output = json.loads(called.out)["task"]["artifacts"][0]["parts"][0]["data"]
-            assert output.pop("world")["effects"][0]["status"] == "ok"
-            assert output == {"title": "about wool"}
+            for tool in (SEARCH, JAVASCRIPT):
+                called = home.run("call", tool, "--arg", "query=wool", "--raw", "--strict")
+                assert called.code == 0, called.err
+                output = json.loads(called.out)["task"]["artifacts"][0]["parts"][0]["data"]
+                assert output.pop("world")["effects"][0]["status"] == "ok"
+                assert output == {"title": "about wool"}
             hosts = children(worker.pid)
-            assert len(hosts) == 1
+            assert len(hosts) == 2
             worker.send_signal(signal.SIGTERM)
             _, said = worker.communicate(timeout=LIMIT)
         finally:
             if worker.poll() is None:
                 worker.kill()
     assert worker.returncode == 0, said
-    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in hosts), "the end of the hosts")
+    assert not any(map(is_running, hosts))
     assert f"tool {SUMMARIZE} is refused: the manifest does not grant memory_read" in said
 
 

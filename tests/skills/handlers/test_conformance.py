@@ -1,9 +1,11 @@
 """One suite for the three ways to run a handler: the same contract, the same behaviour."""
 
 import asyncio
+import inspect
 import json
 import logging
 import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,11 +13,12 @@ from typing import Any
 import pytest
 
 from skills import Directory, Done, Failed, Outcome
-from skills.handlers import Supply
+from skills.handlers import CallContext, Supply
 
 from .ways import LIMIT, WAYS, Notes, Reports, Way, is_running, serving, tool, until_gone
 
 HOSTED: tuple[Way, ...] = ("python", "javascript")
+TYPES = Path(inspect.getfile(CallContext)).with_name("context.d.ts")
 SECRET = "sesame-4f1b"
 
 each_way = pytest.mark.parametrize("way", WAYS)
@@ -138,6 +141,16 @@ async def test_the_context_tells_of_the_call(way: Way, tmp_path: Path) -> None:
         "task_id": "task",
         "worktree": str(tmp_path),
     }
+
+
+async def test_the_context_has_the_same_members_in_both_languages_and_in_its_types() -> None:
+    snake = said(await outcome("inline", "members", {"text": ""}))["text"].split(",")
+    assert said(await outcome("python", "members", {"text": ""}))["text"].split(",") == snake
+    camel = {re.sub("_(.)", lambda found: found[1].upper(), each) for each in snake}
+    there = set(said(await outcome("javascript", "members", {"text": ""}))["text"].split(","))
+    assert there == camel | {"signal"}
+    (declared,) = re.findall(r"interface CallContext \{\n(.*?)\n\}", TYPES.read_text(), re.DOTALL)
+    assert set(re.findall(r"^  (?:readonly )?(\w+)[(:]", declared, re.MULTILINE)) == there
 
 
 @each_way

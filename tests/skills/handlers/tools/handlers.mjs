@@ -183,6 +183,7 @@ export async function only_reads(request, context) {
   return { text: ["get", "list", "search", "put", "delete"].filter((name) => name in notes).join(",") };
 }
 
+export const members = async (request, context) => ({ text: Object.keys(context).sort().join(",") });
 export const where = async () => ({ text: process.cwd() });
 export const environment = async () => ({ text: Object.keys(process.env).sort().join(",") });
 export const pid = async () => ({ text: String(process.pid) });

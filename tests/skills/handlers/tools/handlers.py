@@ -261,6 +261,10 @@ async def only_reads(request: Any, context: Any) -> Any:
     return {"text": ",".join(can)}
 
 
+async def members(request: Any, context: Any) -> Any:
+    return {"text": ",".join(sorted(each for each in dir(context) if not each.startswith("_")))}
+
+
 async def where(request: Any) -> Any:
     return {"text": str(Path.cwd())}
 
