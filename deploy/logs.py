@@ -30,6 +30,8 @@ SECRETS = (
 )
 # What they say below a warning is about themselves, every statement with its values among it.
 LIBRARIES = ("aio_pika", "aiormq", "asyncio", "httpcore", "httpx", "sqlalchemy")
+# Each of its errors is the cause of one that `bus.link` tells, with the name of the connection.
+TWICE_TOLD = "aiormq.connection"
 # Levels of an extra field that are shown as such; what stands deeper is its text.
 DEEPEST = 20
 OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
@@ -124,6 +126,7 @@ def configure(
     logging.captureWarnings(True)
     for name in LIBRARIES:
         logging.getLogger(name).setLevel(max(least, logging.WARNING))
+    logging.getLogger(TWICE_TOLD).setLevel(logging.WARNING if least <= logging.DEBUG else logging.CRITICAL)
 
 
 def _message(record: logging.LogRecord) -> str:

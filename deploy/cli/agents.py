@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import screen
-from .duration import parse_duration, write_duration
+from .duration import parse_wait, write_duration
 from .failure import Failure
-from .options import AmqpUrl, ConfigFile, Json, Prefix, settings_from
+from .options import BrokerUrl, ConfigFile, Json, Prefix, settings_from
 from .ping import broker_of
 from .work import perform
 
@@ -26,7 +26,7 @@ def agents(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Show heartbeats as they come, until Ctrl-C.")] = False,
     wait: Annotated[str, typer.Option("--wait", help="How long to wait for answers.")] = "2s",
     as_json: Json = False,
-    amqp_url: AmqpUrl = None,
+    amqp_url: BrokerUrl = None,
     prefix: Prefix = None,
     config: ConfigFile = None,
 ) -> None:
@@ -39,7 +39,7 @@ def agents(
     skillbus agents tools --json | jq -r '.[].instance'
     skillbus agents --watch
     """
-    seconds = parse_duration(wait, option="--wait")
+    seconds = parse_wait(wait, option="--wait")
     settings = settings_from(config, amqp_url=amqp_url, prefix=prefix)
     broker = broker_of(settings)
     if watch:

@@ -10,7 +10,7 @@ import typer
 from . import screen
 from .arguments import gather
 from .credential import find_credential
-from .duration import parse_duration
+from .duration import parse_wait
 from .envelope import Envelope
 from .failure import Code, Failure, failure_of
 from .options import (
@@ -49,7 +49,9 @@ def call(
     whole: Annotated[
         str | None, typer.Option("--json", metavar="OBJECT|@FILE|-", help="All arguments as one JSON object.")
     ] = None,
-    timeout: Annotated[str, typer.Option("--timeout", help="How long to wait for the result.")] = "60s",
+    timeout: Annotated[
+        str, typer.Option("--timeout", help="How long the call may take: a handler that runs longer is ended.")
+    ] = "60s",
     message_id: Annotated[
         str | None, typer.Option("--message-id", help="The call's name: sent again under it, a call is not run again.")
     ] = None,
@@ -92,9 +94,7 @@ def call(
     """
     if json_out + raw + quiet > 1:
         raise Failure("give one of --json-out, --raw and --quiet")
-    seconds = parse_duration(timeout, option="--timeout")
-    if not 0 < seconds <= 86_400:
-        raise Failure("--timeout is more than 0 and at most a day")
+    seconds = parse_wait(timeout, option="--timeout")
     message = {
         "messageId": message_id or uuid4().hex,
         "role": "ROLE_USER",
@@ -144,7 +144,7 @@ async def _call(
                     if telling is not None:
                         telling.cancel()
         except BusError as error:
-            told = failure_of(error)
+            told = failure_of(error, called=True)
             raise Failure(f"{told} (--message-id {message['messageId']})") from error
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import screen
-from .duration import parse_duration, write_duration
+from .duration import parse_wait, write_duration
 from .failure import Failure
-from .options import AmqpUrl, ConfigFile, Json, Prefix, settings_from
+from .options import BrokerUrl, ConfigFile, Json, Prefix, settings_from
 from .work import perform
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ LetterId = Annotated[str | None, typer.Argument(metavar="ID", help="The letter's
 
 @app.command("list")
 def list_letters(
-    as_json: Json = False, amqp_url: AmqpUrl = None, prefix: Prefix = None, config: ConfigFile = None
+    as_json: Json = False, amqp_url: BrokerUrl = None, prefix: Prefix = None, config: ConfigFile = None
 ) -> None:
     """List the parked letters, oldest first. They stay where they are.
 
@@ -46,7 +46,7 @@ def list_letters(
 def show(
     letter_id: Annotated[str, typer.Argument(metavar="ID", help="The letter's id, or its first digits.")],
     as_json: Json = False,
-    amqp_url: AmqpUrl = None,
+    amqp_url: BrokerUrl = None,
     prefix: Prefix = None,
     config: ConfigFile = None,
 ) -> None:
@@ -68,24 +68,23 @@ def requeue(
         str | None, typer.Option("--session", "-s", metavar="FILE", help="Sign it anew as the session that sent it.")
     ] = None,
     as_json: Json = False,
-    amqp_url: AmqpUrl = None,
+    amqp_url: BrokerUrl = None,
     prefix: Prefix = None,
     config: ConfigFile = None,
 ) -> None:
     """Send a letter's request to its agent once more, under its old message id.
 
-    It never runs twice: what was committed already is only answered again.
-    The answer goes to the first caller, if it still listens. A request that
-    was signed by a session needs a new signature, since none is kept: let
-    its caller send it again, or give the file of the same session.
+    The answer goes to the first caller, if it still listens. A call of a
+    skill never runs twice: what was committed already is only answered again.
+    Another agent may run it twice, unless it knows message ids again.
+    A request that was signed by a session needs a new signature, since none
+    is kept: let its caller send it again, or give the file of the same session.
 
     [dim]Examples[/dim]
     skillbus dead requeue 1441a9a1 --session ep1.session
     skillbus dead requeue --all --deadline 1h
     """
-    seconds = parse_duration(deadline, option="--deadline")
-    if not 0 < seconds <= 86_400:
-        raise Failure("--deadline is more than 0 and at most a day")
+    seconds = parse_wait(deadline, option="--deadline")
     _check_choice(letter_id, everything)
     credential = None
     if session is not None:
@@ -103,7 +102,7 @@ def drop(
     letter_id: LetterId = None,
     everything: Annotated[bool, typer.Option("--all", help="Every letter.")] = False,
     as_json: Json = False,
-    amqp_url: AmqpUrl = None,
+    amqp_url: BrokerUrl = None,
     prefix: Prefix = None,
     config: ConfigFile = None,
 ) -> None:

@@ -23,6 +23,14 @@ def parse_duration(text: str, *, option: str) -> float:
     return seconds
 
 
+def parse_wait(text: str, *, option: str) -> float:
+    """Seconds that somebody waits, more than 0 and at most a day. Raises Failure, which names the option."""
+    seconds = parse_duration(text, option=option)
+    if not 0 < seconds <= _SECONDS["d"]:
+        raise Failure(f"{option} is more than 0 and at most a day")
+    return seconds
+
+
 def write_duration(seconds: float) -> str:
     """The two largest units that say it: `2d`, `1h30m`, `45s`."""
     left = round(seconds)

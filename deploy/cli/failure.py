@@ -27,14 +27,17 @@ class Failure(Exception):
         self.code = code
 
 
-def failure_of(error: Exception) -> Failure | None:
-    """What to tell the user of an error that came from below; None for one that only a programmer can mend."""
+def failure_of(error: Exception, *, called: bool = False) -> Failure | None:
+    """What to tell the user of an error that came from below; None for one that only a programmer can mend.
+
+    `called` says that it ended the call of a skill, which can be sent again under its message id.
+    """
     from bus import BusError
 
     if isinstance(error, Failure):
         return error
     if isinstance(error, BusError) and not hasattr(error, "cause"):  # the ledger's own is told below
-        return Failure(f"{error.reason}: {error.message.rstrip('.')}. {_advice(error)}")
+        return Failure(f"{error.reason}: {error.message.rstrip('.')}. {_advice(error, called=called)}")
     if isinstance(error, BrokenPipeError):
         return None
     if isinstance(error, OSError):
@@ -67,10 +70,11 @@ def _ledger_failure(error: Exception) -> Failure | None:
     return None
 
 
-def _advice(error: "BusError") -> str:
+def _advice(error: "BusError", *, called: bool) -> str:
     """What to do about an error that travelled."""
     import bus
 
+    again = " with the same --message-id: it never runs twice" if called else ""
     for kind, advice in (
         (
             bus.Unauthenticated,
@@ -83,14 +87,21 @@ def _advice(error: "BusError") -> str:
             bus.DeadlineExceeded,
             "Start a worker for it (`skillbus agents` lists who is there), and send it again"
             if error.metadata.get("servers") == "0"
-            else "Send it again with the same --message-id to get its result, or give it a longer --timeout",
+            else "Send it again with the same --message-id to see what came of it, or anew with a longer --timeout"
+            if called
+            else "The worker's log says more",
         ),
         (bus.Undeclared, "Or let the worker make it: --declare, or `declare = true`, with a user who may configure"),
         (bus.Refused, _refusal(error)),
-        (bus.ConnectionLost, "Check that the broker at --amqp-url is up, and send it again: it never runs twice"),
-        (bus.Unavailable, f"Try again{_after(error)} with the same --message-id: it never runs twice"),
+        (bus.ConnectionLost, f"Check that the broker at --amqp-url is up, and try again{again}"),
+        (bus.Unavailable, f"Try again{_after(error)}{again}"),
         (bus.SandboxUnavailable, "The worktree of the episode must be on the worker's machine: see `--workspaces`"),
-        (bus.InvalidParams, "Check the arguments: `skillbus skills SKILL` shows what a skill takes"),
+        (
+            bus.InvalidParams,
+            "Check the arguments: `skillbus skills SKILL` shows what a skill takes"
+            if called
+            else "Check the arguments and options: --help says what they are",
+        ),
         (bus.MethodNotFound, "The agent is of another version than this command"),
     ):
         if isinstance(error, kind):

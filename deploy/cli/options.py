@@ -36,6 +36,15 @@ AmqpUrl = Annotated[
         "--amqp-url", metavar="URL", help="The message broker; without one, in this process.", rich_help_panel=_WHERE
     ),
 ]
+BrokerUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--amqp-url",
+        metavar="URL",
+        help="The message broker, as amqp://user:password@host/vhost.",
+        rich_help_panel=_WHERE,
+    ),
+]
 ManagementUrl = Annotated[
     str | None,
     typer.Option(

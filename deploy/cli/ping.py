@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import screen
-from .duration import parse_duration
+from .duration import parse_wait
 from .failure import Failure
-from .options import AmqpUrl, ConfigFile, Prefix, settings_from
+from .options import BrokerUrl, ConfigFile, Prefix, settings_from
 from .work import perform
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def ping(
     ] = None,
     wait: Annotated[str, typer.Option("--wait", help="How long to wait for answers.")] = "2s",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    amqp_url: AmqpUrl = None,
+    amqp_url: BrokerUrl = None,
     prefix: Prefix = None,
     config: ConfigFile = None,
 ) -> None:
@@ -39,7 +39,7 @@ def ping(
     skillbus ping
     skillbus ping skillbus/worker-1 --quiet --wait 5s
     """
-    seconds = parse_duration(wait, option="--wait")
+    seconds = parse_wait(wait, option="--wait")
     settings = settings_from(config, amqp_url=amqp_url, prefix=prefix)
     agent, _, instance = (who or settings.agent).partition("/")
     answers = perform(_ask(settings, agent, seconds))

@@ -8,7 +8,7 @@ import typer
 
 from . import screen
 from .failure import Code, Failure
-from .options import AmqpUrl, ConfigFile, Json, ManagementUrl, Prefix, settings_from
+from .options import BrokerUrl, ConfigFile, Json, ManagementUrl, Prefix, settings_from
 from .work import perform
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def plan(
     agent: Agents = None,
     policies: Policies = True,
     as_json: Json = False,
-    amqp_url: AmqpUrl = None,
+    amqp_url: BrokerUrl = None,
     management_url: ManagementUrl = None,
     prefix: Prefix = None,
     config: ConfigFile = None,
@@ -56,14 +56,14 @@ def apply(
     agent: Agents = None,
     policies: Policies = True,
     as_json: Json = False,
-    amqp_url: AmqpUrl = None,
+    amqp_url: BrokerUrl = None,
     management_url: ManagementUrl = None,
     prefix: Prefix = None,
     config: ConfigFile = None,
 ) -> None:
-    """Make what is missing, and set the policies. Deletes nothing; again does nothing.
+    """Make what is missing, and set the policies. Deletes nothing; a second time changes nothing.
 
-    A queue whose arguments differ is left, and it is said what to do. Without
+    A queue with other arguments stays as it is; what to do is said. Without
     the management API the policies are left too, with the commands that set
     them; until they are set, the queues' own ceilings hold.
     Exit code 1 when something has to be done by hand, 4 when the policies
@@ -82,7 +82,7 @@ def check(
     agent: Agents = None,
     policies: Policies = True,
     as_json: Json = False,
-    amqp_url: AmqpUrl = None,
+    amqp_url: BrokerUrl = None,
     management_url: ManagementUrl = None,
     prefix: Prefix = None,
     config: ConfigFile = None,

@@ -13,7 +13,7 @@ from . import screen
 from .failure import Code, Failure
 from .options import (
     AgentName,
-    AmqpUrl,
+    BrokerUrl,
     ConfigFile,
     LedgerPath,
     Packs,
@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 def worker(
-    amqp_url: AmqpUrl = None,
+    amqp_url: BrokerUrl = None,
     private_rabbitmq: Annotated[
         bool,
         typer.Option("--private-rabbitmq", help="Start a RabbitMQ node that ends with this process; print its URL."),

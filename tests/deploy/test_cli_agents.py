@@ -116,6 +116,13 @@ def test_without_a_broker_there_is_nobody_to_ask(skillbus: Skillbus) -> None:
     assert skillbus("ping", "--wait", "soon").code == 1
 
 
+@pytest.mark.parametrize("wait", ["0", "2d"])
+@pytest.mark.parametrize("command", ["agents", "ping"])
+def test_a_wait_that_makes_no_sense_is_refused(skillbus: Skillbus, command: str, wait: str) -> None:
+    ended = skillbus(command, "--wait", wait)
+    assert ended == Ended(1, "", "error: --wait is more than 0 and at most a day\n")
+
+
 async def test_heartbeats_are_shown_until_an_interrupt(
     workers: AsyncExitStack, run: Run, home: Home, rabbitmq_url: str, unique_prefix: str
 ) -> None:

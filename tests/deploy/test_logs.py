@@ -125,6 +125,13 @@ def test_debugging_us_does_not_debug_the_libraries() -> None:
     assert [line["msg"] for line in objects(stream)] == ["ours"]
 
 
+@pytest.mark.parametrize(("level", "said"), [("debug", ["no transport"]), ("info", [])])
+def test_what_the_link_tells_is_not_told_by_its_driver_too(level: str, said: list[str]) -> None:
+    stream = written("json", level=level)
+    logging.getLogger("aiormq.connection").error("no transport")
+    assert [line["msg"] for line in objects(stream)] == said
+
+
 def test_configuring_again_replaces_what_was() -> None:
     first, second = written("json"), written("human")
     log.info("once")
