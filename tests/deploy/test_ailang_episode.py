@@ -1,5 +1,6 @@
 """An episode of the AILANG tools as its operator and its agent have it: RabbitMQ, a worker, a stand-in binary."""
 
+import asyncio
 import json
 import os
 import signal
@@ -9,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from a2a.client.client import ClientConfig
+from a2a.client.client_factory import ClientFactory
+from a2a.types.a2a_pb2 import AgentCard, SendMessageRequest
+from google.protobuf.json_format import MessageToDict, ParseDict
 
+import bus
+from broker.sessions import Credential
+from bus.sdk import register
 from tests.deploy.conftest import LIMIT, Ended, Home
 from tests.skills.ailang.standin import QUIET, StandIn
 from tests.skills.ailang.transcripts import TRANSCRIPTS
@@ -77,6 +85,13 @@ def test_an_episode(
             assert call("ailang-edit", edit)[1]["ok"] is True
             assert (root / "hello.ail").read_text() == 'println("hello from pi")\n'
 
+            note = {"path": "notes.txt", "content": "one line\n"}
+            written = [call("ailang-write", note, "--message-id", "m-1") for _ in range(2)]
+            (root / "notes.txt").write_text("changed meanwhile\n")
+            written += asyncio.run(sent_again(rabbitmq_url, unique_prefix, file, "ailang-write", note, "m-1"))
+            assert written == [written[0]] * 4
+            assert (root / "notes.txt").read_text() == "changed meanwhile\n"
+
             binary.play(ROWS["ai_check-passed"])
             outcome, body = call("ailang-check", {"path": "good.ail"})
             assert (outcome, body["passed"], body["errors"]) == ("succeeded", True, [])
@@ -106,6 +121,19 @@ def test_an_episode(
             assert outcome == "failed"  # `{"ok":true}` is no envelope
             outcome, body = call("ailang-run", {"path": "none.ail"})
             assert (outcome, body["world"]["effects"][0]["status"]) == ("denied:budget", "denied")
+
+            other = home.folder / "ep2.session"
+            made = skillbus("session", "new", "ep2", "--preset", "se-tools", "--repo", str(repo), "--out", str(other))
+            assert made.code == 0, made.err
+            calc = ("call", "calc", "--arg", "expr=1", "--session", str(other))
+            assert skillbus(*calc).code == 0
+            live = json.loads(skillbus("session", "list", "--json").out)
+            assert [session["episode"] for session in live] == ["ep2", "ep1"]
+            assert skillbus("session", "revoke", live[0]["credentialId"]).code == 0
+            assert "UNAUTHENTICATED" in skillbus(*calc).err
+            assert skillbus("session", "end", "ep2").code == 0
+            assert not (home.workspaces / "ep2").exists()
+
             worker.send_signal(signal.SIGTERM)
             out, err = worker.communicate(timeout=LIMIT)
             assert worker.returncode == 0, (out, err)
@@ -118,6 +146,46 @@ def test_an_episode(
     assert "no recognised outcome envelope" in err
     verified = skillbus("log", "verify", "ep1")
     assert verified.code == 0, verified.out + verified.err
-    for entry in range(1, 11):
+    for entry in range(1, 12):
         walked = skillbus("why", str(entry), "--episode", "ep1")
         assert walked.code == 0, walked.out + walked.err
+    run = len(binary.calls(summaries=True))
+    again = json.loads(skillbus("replay", "ep1", "--json").out)
+    assert [(entry["index"], entry["equal"], entry["notCompared"]) for entry in again["calls"]] == [
+        (index, True, []) for index in range(1, 12)
+    ]
+    assert [entry["outcome"] for entry in again["calls"]].count("failed") == 2
+    assert skillbus("replay", "ep1").code == 0
+    assert len(binary.calls(summaries=True)) == run  # nothing was run
+
+    trailer = skillbus("provenance", "ep1").out
+    assert trailer.startswith(f"World-Provenance: store={home.ledger} episode=ep1 entries=1-11\n")
+    assert skillbus("provenance", "--verify", f"Do something\n\n{trailer}").code == 0
+    kept = skillbus("session", "end", "ep1")
+    assert (kept.code, "holds 2 thing(s) that no branch does" in kept.err) == (1, True)
+
+
+async def sent_again(
+    url: str, prefix: str, file: Path, skill: str, arguments: dict[str, Any], message_id: str
+) -> list[tuple[str, Any]]:
+    """What the bus's own client gets for a message, and that of the SDK."""
+    credential = Credential(file.read_text().strip())
+    message = {
+        "messageId": message_id, "role": "ROLE_USER", "parts": [{"data": arguments}], "metadata": {"skill_id": skill},
+    }  # fmt: skip
+    async with await bus.connect(url, authorize=credential.authorize, prefix=prefix) as client:
+        native = await client.send("skillbus", message)
+        told = await client.request("skillbus", "GetExtendedAgentCard", {})
+    card = ParseDict(told, AgentCard(), ignore_unknown_fields=True)
+    factory = ClientFactory(ClientConfig(streaming=False))
+    register(factory, broker=url, authorize=credential.authorize)
+    sdk = factory.create(card)
+    try:
+        (event,) = [event async for event in sdk.send_message(ParseDict({"message": message}, SendMessageRequest()))]
+    finally:
+        await sdk.close()
+    found = []
+    for response in (native, MessageToDict(event)):
+        (artifact,) = response["task"]["artifacts"]
+        found.append((artifact["metadata"]["outcome"], artifact["parts"][0]["data"]))
+    return found
