@@ -73,6 +73,8 @@ def handler_of(tool: Tool, runner: Runner, supplier: Supplier = nothing) -> Hand
     async def handle(effect: PlannedEffect, context: Context) -> Outcome:
         try:
             supply = await supplier(tool, context)
+            if supply.earlier is not None:
+                return supply.earlier
             context = context if supply.reporter is None else replace(context, reporter=supply.reporter)
             call = Call(tool, effect.payload, context, supply)
         except (Withheld, ValueError) as error:

@@ -20,7 +20,7 @@ LEVELS: Mapping[str, int] = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
-READING = {"get": ("key",), "list": ("prefix", "limit"), "search": ("text", "limit")}
+READING = {"get": ("key",), "list": ("prefix", "limit", "after"), "search": ("text", "limit")}
 WRITING = {"put": ("key", "value", "version"), "delete": ("key", "version")}
 MOST = 1000  # entries that are asked for at once
 
@@ -138,7 +138,7 @@ async def _get(memory: Memory, given: Mapping[str, Any]) -> Any:
 
 
 async def _list(memory: Memory, given: Mapping[str, Any]) -> Any:
-    return await memory.list(given["prefix"], given["limit"])
+    return await memory.list(given["prefix"], given["limit"], given["after"])
 
 
 async def _search(memory: Memory, given: Mapping[str, Any]) -> Any:
@@ -157,7 +157,7 @@ _DO = {"get": _get, "list": _list, "search": _search, "put": _put, "delete": _de
 
 
 def _check(argument: str, value: Any) -> None:
-    if argument in ("key", "prefix", "text"):
+    if argument in ("key", "prefix", "text", "after"):
         good = isinstance(value, str) and legible(value) == value
     elif argument == "limit":
         good = type(value) is int and 1 <= value <= MOST

@@ -5,23 +5,28 @@ from pathlib import Path
 
 from ..catalog import PackContext, Problem
 from ..skill import Skill
+from ..supplies import Supplies
 from ..tb.folder import Folder
 from ..tb.publication import contract_of
 from ..tb.satisfaction import Bound
 from .bound import bound_skill, runner_of
-from .supply import Supplier, nothing
+from .supply import Supplier
 from .tool import Tool
 
 SupplierOf = Callable[[Bound], Supplier]
 
 
-def folder_pack(path: Path, context: PackContext, supplier_of: SupplierOf = lambda bound: nothing) -> Iterator[Skill]:
+def folder_pack(path: Path, context: PackContext, supplier_of: SupplierOf | None = None) -> Iterator[Skill]:
     """The skills of the tools that the folder's manifest satisfies.
 
     Each fault of a contract or of the manifest, and each tool that is bound and refused, is reported; a tool that
     nothing binds is left out. No file of a handler is opened here: it is read with the tool's first call. Raises
     OSError for a folder that can't be read.
     """
+    if supplier_of is None:
+        supplies = Supplies(context)
+        context.at_end(supplies.close)
+        supplier_of = supplies.of
     folder = Folder.read(path.absolute())
     for fault in folder.faults:
         context.report(Problem(str(path), str(fault), "contract"))

@@ -14,8 +14,8 @@ class Memory(Protocol):
     async def get(self, key: str) -> Mapping[str, Any] | None:
         """`{"key", "value", "version"}`, or None."""
 
-    async def list(self, prefix: str, limit: int) -> Sequence[Mapping[str, Any]]:
-        """`{"key", "version"}` of each entry, in order of the keys."""
+    async def list(self, prefix: str, limit: int, after: str) -> Sequence[Mapping[str, Any]]:
+        """`{"key", "version"}` of each entry behind the key `after`, in order of the keys."""
 
     async def search(self, text: str, limit: int) -> Sequence[Mapping[str, Any]]:
         """The entries that match best, as `get` gives them."""
@@ -41,7 +41,8 @@ class Supply:
 
     `redact` takes the values of its secrets out of whatever its handler says into the log. Its progress and its chunks
     go to `reporter`, where there is one, rather than to the call's own. `settle` is asked once what the outcome comes
-    to when the handler has ended, well or not; it is not asked for a call that is canceled.
+    to when the handler has ended, well or not; it is not asked for a call that is canceled. `earlier` is what the call
+    came to when a worker that is gone had run it: then the handler is not called.
     """
 
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -49,6 +50,7 @@ class Supply:
     redact: Callable[[str], str] = field(default=lambda text: text, repr=False)
     reporter: Reporter | None = field(default=None, repr=False)
     settle: Callable[[Outcome], Awaitable[Outcome]] = field(default=_as_it_is, repr=False)
+    earlier: Outcome | None = field(default=None, repr=False)
 
 
 class Supplier(Protocol):

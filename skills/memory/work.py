@@ -1,7 +1,7 @@
 """What one call does with its memories: it reads what stands there, and changes everything or nothing when it ends."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,11 +48,19 @@ class Work:
     """The memories of one call, `places` by their names in its contract.
 
     Nothing is changed before `commit`, which is called when the handler has done what it should. A call that fails or
-    is killed has changed nothing. `call` names the call, the same however often it is run.
+    is killed has changed nothing. `call` names the call, the same however often it is run. `holds_secret` says of a
+    JSON value whether it must not be kept.
     """
 
-    def __init__(self, store: MemoryStore, call: str, places: Mapping[str, Place]) -> None:
+    def __init__(
+        self,
+        store: MemoryStore,
+        call: str,
+        places: Mapping[str, Place],
+        holds_secret: Callable[[Any], bool] = lambda value: False,
+    ) -> None:
         self._store, self._call = store, call
+        self._holds_secret = holds_secret
         self._uses = {name: _Use(place) for name, place in places.items()}
         self._lock = asyncio.Lock()
         self._ended = False
@@ -91,6 +99,11 @@ class Work:
         self._ended = True
 
     @property
+    def changed(self) -> bool:
+        """Whether there is anything to commit."""
+        return any(use.changes for use in self._uses.values())
+
+    @property
     def accesses(self) -> list[dict[str, Any]]:
         """For the call's record: of each memory that was used, which keys with which versions were read and changed.
 
@@ -113,7 +126,7 @@ class Work:
     async def get(self, use: _Use, key: Any) -> dict[str, Any] | None:
         """The entry of a key, as this call has left it."""
         self._check()
-        check_key(key, self._store.limits)
+        self._check_key(key)
         mine = use.changes.get(key)
         if mine is not None:
             return None if mine.value is None else _told(Entry(key, mine.version, mine.value))
@@ -152,8 +165,10 @@ class Work:
 
     async def put(self, use: _Use, key: Any, value: Any, version: Any) -> int:
         """Have a value stand under a key when the call ends; its version, if no other call comes between."""
-        check_key(key, self._store.limits)
+        self._check_key(key)
         encoded = encode_value(value, self._store.limits)
+        if self._holds_secret(value):
+            raise Unfit("a memory keeps no value of a secret")
         words = tuple(words_of(value))
         async with self._lock:
             now, last, over = await self._before(use, key, check_version(version))
@@ -163,7 +178,7 @@ class Work:
 
     async def delete(self, use: _Use, key: Any, version: Any) -> bool:
         """Have nothing stand under a key when the call ends; whether something did."""
-        check_key(key, self._store.limits)
+        self._check_key(key)
         async with self._lock:
             now, last, over = await self._before(use, key, check_version(version))
             use.changes[key] = Change(max(now, last), over)
@@ -192,6 +207,11 @@ class Work:
     def _count(self, more: int) -> None:
         if sum(use.accesses for use in self._uses.values()) + more > self._store.limits.accesses:
             raise TooMuch(f"one call may read and change {self._store.limits.accesses} keys at most")
+
+    def _check_key(self, key: Any) -> None:
+        check_key(key, self._store.limits)
+        if self._holds_secret(key):
+            raise Unfit("a memory keeps no value of a secret")
 
     def _check(self) -> None:
         if self._ended:

@@ -17,7 +17,7 @@ export interface Entry {
 /** A memory that the contract `uses … read`. */
 export interface ReadableMemory {
   get(key: string): Promise<Entry | null>;
-  list(prefix?: string, limit?: number): Promise<{ key: string; version: number }[]>;
+  list(prefix?: string, limit?: number, after?: string): Promise<{ key: string; version: number }[]>;
   search(text: string, limit?: number): Promise<Entry[]>;
 }
 

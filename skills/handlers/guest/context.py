@@ -65,9 +65,9 @@ class Readable(_Memory):
         """`{"key", "value", "version"}`, or None where there is none."""
         return self._do("get", key=key)
 
-    def list(self, prefix: str = "", limit: int = 100) -> Any:
-        """Keys with their versions, in order: `[{"key", "version"}]`."""
-        return self._do("list", prefix=prefix, limit=limit)
+    def list(self, prefix: str = "", limit: int = 100, after: str = "") -> Any:
+        """Keys with their versions, in order: `[{"key", "version"}]`. A page goes on behind the key `after`."""
+        return self._do("list", prefix=prefix, limit=limit, after=after)
 
     def search(self, text: str, limit: int = 10) -> Any:
         """Entries by how well they match a text, the best first: `[{"key", "value", "version"}]`."""

@@ -81,7 +81,7 @@ function memoryOf(call, name, modes) {
   const operation = (kind, values) => ask(call, { memory: name, operation: kind, arguments: values });
   const reading = {
     get: (key) => operation("get", { key }),
-    list: (prefix = "", limit = 100) => operation("list", { prefix, limit }),
+    list: (prefix = "", limit = 100, after = "") => operation("list", { prefix, limit, after }),
     search: (text, limit = 10) => operation("search", { text, limit }),
   };
   const writing = {

@@ -85,8 +85,9 @@ class Notes:
     async def delete(self, key: str, version: int | None) -> bool:
         return self.entries.pop(key, None) is not None
 
-    async def list(self, prefix: str, limit: int) -> Any:
-        return [{"key": key, "version": n} for key, (_, n) in self.entries.items() if key.startswith(prefix)][:limit]
+    async def list(self, prefix: str, limit: int, after: str) -> Any:
+        keys = sorted(key for key in self.entries if key.startswith(prefix) and key > after)
+        return [{"key": key, "version": self.entries[key][1]} for key in keys[:limit]]
 
 
 @dataclass
