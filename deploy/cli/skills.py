@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from broker.sessions import Credential
     from deploy.settings import Settings
 
+SHORT = 60
+"""Characters of a description in the table."""
+
 SCHEMAS = "urn:skillbus:a2a-extension:skill-schemas:v1"
 
 
@@ -76,8 +79,8 @@ def skills(
         for skill in seen:
             _describe(skill)
     else:
-        rows = [(s["id"], _effects(s), _budget(s), str(s.get("tier", "?")), str(s.get("name", ""))) for s in seen]
-        screen.say_table(("SKILL", "EFFECT", "LEFT", "TIER", "TITLE"), rows)
+        rows = [(s["id"], _effects(s), _budget(s), str(s.get("tier", "?")), _required(s), _short(s)) for s in seen]
+        screen.say_table(("SKILL", "EFFECT", "LEFT", "TIER", "REQUIRED", "DOES"), rows)
     if name is None and not as_json:
         screen.note(f"{len(seen)} skill(s)")
 
@@ -143,6 +146,16 @@ def _arguments(skill: Mapping[str, Any]) -> str:
     schema = skill.get("input", {})
     required = schema.get("required", ())
     return ", ".join(name if name in required else f"[{name}]" for name in schema.get("properties", {})) or "none"
+
+
+def _required(skill: Mapping[str, Any]) -> str:
+    return ", ".join(skill.get("input", {}).get("required", ())) or "-"
+
+
+def _short(skill: Mapping[str, Any]) -> str:
+    """The beginning of the description, as much of it as fits in a table."""
+    text = " ".join(str(skill.get("description", "")).split())
+    return text if len(text) <= SHORT else text[:SHORT].rsplit(" ", 1)[0].rstrip(" ,;:(") + " …"
 
 
 def _tier(skill: Mapping[str, Any]) -> str:

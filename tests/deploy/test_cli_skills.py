@@ -19,11 +19,16 @@ def test_a_session_sees_what_it_was_granted(skillbus: Skillbus, session: Path) -
     ended = skillbus("skills")
     assert (ended.code, ended.err) == (0, "7 skill(s)\n")
     table = [line.split() for line in ended.out.splitlines()]
-    assert table[0] == ["SKILL", "EFFECT", "LEFT", "TIER", "TITLE"]
+    assert table[0] == ["SKILL", "EFFECT", "LEFT", "TIER", "REQUIRED", "DOES"]
     rows = {row[0]: row[1:4] for row in table[1:]}
     assert list(rows) == sorted(rows)
     assert rows["calc"] == ["-", "-", "live"]
     assert rows["read_file"] == ["Workspace.Read=worktree", "5", "live"]
+    lines = {line.split()[0]: line for line in ended.out.splitlines()}
+    assert "path, old_text, new_text  Replace old_text with new_text in a file" in lines["ailang-edit"]
+    assert lines["ailang-edit"].endswith(" …")
+    assert rows["list_files"][2] == "live"
+    assert "  -  " in lines["list_files"]  # nothing is required
     skillbus("call", "list_files")
     left = {line.split()[0]: line.split()[2] for line in skillbus("skills").out.splitlines()[1:]}
     assert (left["read_file"], left["write_file"]) == ("4", "5")
