@@ -345,6 +345,7 @@ def test_the_permissions_of_the_page_are_enough_and_no_more(
         "`skillbus topology apply`": "apply",
         "worker": "work",
         "caller": "call",
+        "`skillbus agents`, `skillbus ping`": "ask",
         "`skillbus dead`": "dead",
         "`skillbus agents --watch`": "watch",
     }
@@ -364,8 +365,9 @@ def test_the_permissions_of_the_page_are_enough_and_no_more(
         with Worker(home, "--amqp-url", urls["work"], "--log-level", "debug") as worker:
             called = home.run("call", "calc", "--arg", "expr=6*7", "--strict", "--amqp-url", urls["call"])
             assert called.code == 0, called
-            asked = asyncio.run(ask(urls["call"], Pong, agent="tools", prefix=prefix))
-            assert len(list(asked)) == 1
+            for name in ("call", "ask"):
+                asked = asyncio.run(ask(urls[name], Pong, agent="tools", prefix=prefix))
+                assert len(list(asked)) == 1
             asyncio.run(_watch(urls["watch"], prefix))
             desk.publish(desk.names.queue("tools"))  # which names nobody to answer to
             until(lambda: desk.count(desk.names.parked) == 1, "the parked letter")
@@ -378,7 +380,7 @@ def test_the_permissions_of_the_page_are_enough_and_no_more(
         assert stopped.code == 0
         assert "REFUSED" not in stopped.err
         assert "hush" not in stopped.err
-        for name in ("work", "call", "dead"):
+        for name in ("work", "call", "ask", "dead"):
             with pytest.raises(bus.Refused, match="ACCESS_REFUSED"):
                 asyncio.run(_declare(urls[name], Queue(f"{prefix}.q.more", arguments={"x-queue-type": "quorum"})))
     finally:
