@@ -9,6 +9,8 @@ from typing import Any, Literal, TextIO
 
 import orjson
 
+from skills.redaction import redact_known
+
 MASK = "***"
 # A credential is 64 hex digits. So is a hash, which may be shown: everywhere it stands behind `sha256:`.
 SECRETS = (
@@ -38,7 +40,8 @@ OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskN
 
 
 def mask(text: str) -> str:
-    """The text without what must not be shown: bearer tokens, JWTs, credentials, passwords in URLs."""
+    """The text without what must not be shown: bearer tokens, JWTs, credentials, passwords in URLs, tools' secrets."""
+    text = redact_known(text)
     for pattern, instead in SECRETS:
         text = pattern.sub(instead, text)
     return text
