@@ -41,7 +41,7 @@ from .sessions import Session, claimed_session, verify
 from .signing import SigningKey
 from .streams import POLL, Streams
 from .tasks import Task
-from .transitions import settle_transition
+from .transitions import check_whose, settle_transition
 from .waiters import Waiter
 from .watch import LedgerUnavailable
 
@@ -244,6 +244,7 @@ class SkillAgent:
             parameters.transition(request.payload, message),
             request.caller,
         )
+        await check_whose(asked, self._pipeline)
         return await settle_transition(asked, self._pipeline)
 
     async def _keep_waiting(self, run: Run, request: Request, reply: Reply, history: int) -> bool:
@@ -339,8 +340,8 @@ class SkillAgent:
 
     async def _list_tasks(self, request: Request, session: Session, reply: Reply) -> None:
         listing = Listing.read(request.payload)
-        visible = tuple(skill.id for skill in self._pipeline.visible(session))
-        wanted = replace(listing.filter, session=session.id, skills=visible)
+        others = tuple(skill.id for skill in self._pipeline.overseen(session))
+        wanted = replace(listing.filter, session=session.id, skills=others)
         found, total = await self._ledger.tasks.page(
             session.episode, wanted, listing.size + 1, outputs=listing.artifacts
         )

@@ -124,11 +124,15 @@ class Constraints:
     def may_hold(self, facts: Facts | None, now: float) -> bool:
         """Whether some call of the skill in `facts` may pass at `now`; a subject that is not known may be the one."""
         for name, values in self._grouped().items():
-            fixed = name == "skill" or name in _TIMES or name in _RISKS
             known = name == "subject" and facts is not None and facts.subject is not None
-            if (fixed or known) and _fault(name, values, facts, now) is not None:
+            if (_is_fixed(name) or known) and _fault(name, values, facts, now) is not None:
                 return False
         return True
+
+    def always_hold(self, facts: Facts | None, now: float) -> bool:
+        """Whether every call of the skill in `facts` passes at `now`, whatever it asks for and whoever asks."""
+        groups = self._grouped().items()
+        return all(_is_fixed(name) and _fault(name, values, facts, now) is None for name, values in groups)
 
     def _grouped(self) -> dict[str, list[str]]:
         found: dict[str, list[str]] = {}
@@ -157,7 +161,9 @@ def _read(name: str, value: str) -> str:
     if name in _LIMITS:
         digits = value.lstrip("0") or value[-1:]
         if not (value.isascii() and value.isdigit()) or len(digits) > MAX_DIGITS:
-            raise ConstraintError(f"{name} must be a whole number, not {_quoted(value)}")
+            raise ConstraintError(
+                f"{name} must be a whole number of 0 or more, of at most {MAX_DIGITS} digits, not {_quoted(value)}"
+            )
         return digits
     if name in _TIMES:
         return _moment(name, value)
@@ -204,6 +210,11 @@ def _seconds(value: str) -> int:
 
 
 # comparing
+
+
+def _is_fixed(name: str) -> bool:
+    """Whether a constraint is the same for all calls of a skill."""
+    return name == "skill" or name in _TIMES or name in _RISKS
 
 
 def _fault(name: str, values: list[str], facts: Facts | None, now: float) -> str | None:

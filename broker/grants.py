@@ -174,6 +174,19 @@ def decide(
     return best[1] if best else Decision(False, _DENIALS[0], None, 0)
 
 
+def oversees(grants: Sequence[Grant], access: Effect | None, now: int, facts: Facts | None = None) -> bool:
+    """Whether a session with these grants may know all calls of a skill with this access, whoever has made them.
+
+    A grant that is narrowed to some calls of the skill gives no look at the others.
+    """
+    return access is None or any(
+        (grant.effect, grant.scope) == (access.name, access.scope)
+        and grant.is_live(now)
+        and grant.constraints.always_hold(facts, now)
+        for grant in grants
+    )
+
+
 def sees(grants: Sequence[Grant], access: Effect | None, now: int, facts: Facts | None = None) -> bool:
     """Whether a session with these grants sees a skill with this access; a used-up budget does not hide it.
 

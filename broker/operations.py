@@ -16,7 +16,8 @@ from .sessions import Session
 class Call:
     """Which call it is. `task_id` derives from the episode and the message id; `fingerprint` from what was asked.
 
-    `deadline` (Unix seconds) is the caller's; `root_task` names the task that this one was begun for.
+    `deadline` (Unix seconds) is the caller's; `root_task` names the task that this one was begun for. `alone` says that
+    what came of a call which another session has made under the same id is not for this one.
     """
 
     session: Session
@@ -28,6 +29,7 @@ class Call:
     input_ref: str = ""
     deadline: float | None = None
     root_task: str | None = None
+    alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 from bus import (
     BusError,
@@ -18,7 +19,7 @@ from . import outcomes, records
 from .answering import Answering
 from .events import Reports
 from .facts import Facts
-from .grants import decide, sees
+from .grants import decide, oversees, sees
 from .leases import EVENTS_KEPT, Leases
 from .ledger import Ledger
 from .operations import Closing, Denied, Fenced, Receipt, Reserved
@@ -92,7 +93,10 @@ class Pipeline:
 
         Raises SkillNotFound, InvalidParams, IdempotencyConflict, InternalError; the run raises what `call` does.
         """
-        return self._start(plan_call(asked, self.admit(asked.session, asked.skill_id, asked.caller)))
+        skill = self.admit(asked.session, asked.skill_id, asked.caller)
+        planned = plan_call(asked, skill)
+        alone = not self.oversees(asked.session, skill)
+        return self._start(replace(planned, call=replace(planned.call, alone=True)) if alone else planned)
 
     def running(self, task_id: str, episode: str) -> Run | None:
         """The run of a task of this episode, if it runs here."""
@@ -157,6 +161,8 @@ class Pipeline:
             run.task.add_done_callback(self._ended)
             self._leases.keep()
         elif not planned.recovering:
+            if call.alone and run.session != call.session.id:
+                raise IdempotencyConflict
             run.joined = True
         if run.fingerprint != call.fingerprint:
             raise IdempotencyConflict
@@ -184,9 +190,13 @@ class Pipeline:
         return skill
 
     def shows(self, session: Session, task: Task) -> bool:
-        """Whether a session may look at a task of its episode: one of its own, or of a skill that it sees."""
+        """Whether a session may look at a task of its episode: one of its own, or of a skill that it oversees."""
         skill = self.catalog.get(task.skill)
-        return task.session == session.id or (skill is not None and self._sees(session, skill))
+        return task.session == session.id or (skill is not None and self.oversees(session, skill))
+
+    def overseen(self, session: Session) -> list[Skill]:
+        """The offered skills of which a session may look at all tasks of its episode."""
+        return [skill for skill in self.offered if self.oversees(session, skill)]
 
     @property
     def offered(self) -> list[Skill]:
@@ -200,6 +210,11 @@ class Pipeline:
     def _sees(self, session: Session, skill: Skill, caller: str | None = None) -> bool:
         contract = skill.contract
         return sees(session.grants, contract.access, int(self.clock()), Facts.of(contract, subject=caller))
+
+    def oversees(self, session: Session, skill: Skill) -> bool:
+        """Whether a session may look at all calls of a skill in its episode, whoever has made them."""
+        contract = skill.contract
+        return oversees(session.grants, contract.access, int(self.clock()), Facts.of(contract))
 
     async def close(self, grace: float = 0.0) -> None:
         """Wait for what is running for `grace` seconds, then let go of it: its outcome will be found indeterminate."""

@@ -231,6 +231,8 @@ class Transaction:
             return None
         if row["fingerprint"] != call.fingerprint or row["message_id"] != call.message_id:
             raise IdempotencyConflict
+        if call.alone and row["session"] != call.session.id:
+            raise IdempotencyConflict
         if row["state"] is None:
             return None
         fresh = self._receipts.get(call.task_id)

@@ -1,11 +1,23 @@
-"""The contract that a caller means a skill to have: compared when a call begins, not when it is sent again."""
+"""What is compared before a call begins: whose call its message id names, and the contract that its caller means."""
 
 from dataclasses import replace
 
-from bus import Unavailable
+from bus import IdempotencyConflict, Unavailable
 
 from .pipeline import Pipeline
 from .planned import Asked, task_id, transition_of
+
+
+async def check_whose(asked: Asked, pipeline: Pipeline) -> None:
+    """Raise IdempotencyConflict for the message id of a call of another session that is not this one's to look at.
+
+    Raises SkillNotFound as the pipeline does.
+    """
+    session, skill = asked.session, pipeline.admit(asked.session, asked.skill_id, asked.caller)
+    if not pipeline.oversees(session, skill):
+        task = await pipeline.ledger.tasks.get(task_id(session.episode, asked.message_id), session.episode)
+        if task is not None and task.session != session.id:
+            raise IdempotencyConflict
 
 
 async def settle_transition(asked: Asked, pipeline: Pipeline) -> Asked:

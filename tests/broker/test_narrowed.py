@@ -30,8 +30,8 @@ NUMBERS = count(1)
 class Desk:
     """A session at an agent with the host tools."""
 
-    def __init__(self, client: bus.Client, ledger: Ledger, worktree: Path) -> None:
-        self.client, self.ledger, self.worktree = client, ledger, worktree
+    def __init__(self, client: bus.Client, ledger: Ledger, worktree: Path, pipeline: Pipeline) -> None:
+        self.client, self.ledger, self.worktree, self.pipeline = client, ledger, worktree, pipeline
 
     async def call(self, skill: str, **arguments: Any) -> tuple[str, str, dict[str, Any]]:
         """The outcome of a call, its reason, and its output."""
@@ -88,7 +88,7 @@ def open_desk(ledger: Ledger, tmp_path: Path) -> Open:
             await bus.serve(broker, "desk", agent),
             await bus.connect(broker, authorize=credential.authorize) as client,
         ):
-            yield Desk(client, ledger, worktrees.path("ep1"))
+            yield Desk(client, ledger, worktrees.path("ep1"), pipeline)
         await pipeline.close()
 
     return open_desk
@@ -325,3 +325,50 @@ async def test_a_call_that_is_taken_over_is_recorded_with_its_narrowing(
     walk = await Provenance(ledger).why("ep1:head")
     assert walk.holds
     assert walk.links[5].detail.endswith("narrowed by skill=again")
+
+
+async def test_a_narrowed_session_learns_nothing_of_the_calls_of_another(open_desk: Open, tmp_path: Path) -> None:
+    asked = {
+        "messageId": "shared", "role": "ROLE_USER", "parts": [{"data": {"path": "secret/s.txt"}}],
+        "metadata": {"skill_id": "read_file"},
+    }  # fmt: skip
+    async with open_desk(READ) as desk:
+        (desk.worktree / "secret").mkdir()
+        (desk.worktree / "secret" / "s.txt").write_text("hush")
+        task = (await desk.client.send("desk", asked))["task"]
+    named = {"id": task["id"]}
+    for narrowing, knows in (("path=docs/**", False), ("operation=list", False), ("skill=read_*&read-only", True)):
+        async with open_desk(f"{READ}?{narrowing}") as desk:
+            listed = await desk.client.request("desk", "ListTasks", {"includeArtifacts": True})
+            assert ("hush" in str(listed), listed["totalSize"]) == (knows, int(knows))
+            if knows:
+                assert "hush" in str(await desk.client.send("desk", asked))
+                assert "hush" in str(await desk.client.request("desk", "GetTask", named))
+                continue
+            with pytest.raises(bus.IdempotencyConflict):
+                await desk.client.send("desk", asked)
+            events = desk.client.stream("desk", "SendStreamingMessage", {"message": asked}, message_id="shared")
+            with pytest.raises(bus.IdempotencyConflict):
+                await anext(events)
+            for operation in ("GetTask", "CancelTask"):
+                with pytest.raises(bus.TaskNotFound):
+                    await desk.client.request("desk", operation, named)
+
+
+async def test_a_narrowed_session_joins_no_call_of_another(open_desk: Open) -> None:
+    """Also where nothing was in the ledger when its request was looked at."""
+    async with open_desk(READ) as desk:
+        (desk.worktree / "s.txt").write_text("hush")
+        pipeline, (wide,) = desk.pipeline, await desk.ledger.list_sessions()
+        held = [parse_grant(f"{READ}?path=docs/**", expires_at=2**40)]
+        _, narrow = mint("ep1", held, ttl=600)
+        await desk.ledger.add_session(narrow)
+        asked = [
+            Asked(session, "read_file", {"path": "s.txt"}, "m", "ep1", time.time() + 30) for session in (wide, narrow)
+        ]
+        run = pipeline.begin(asked[0])
+        with pytest.raises(bus.IdempotencyConflict):
+            pipeline.begin(asked[1])
+        assert "hush" in (await run.receipt()).output.decode()
+        with pytest.raises(bus.IdempotencyConflict):
+            await pipeline.call(asked[1])
