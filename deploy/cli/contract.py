@@ -187,9 +187,9 @@ def _required(standing: "Standing") -> str:
 
 
 def _parsed(file: Path) -> "Source":
-    from skills.tb import parse
+    from skills.tb import parse, read_contract
 
-    return _explained(lambda: parse(file.read_bytes(), file=str(file)))
+    return _explained(lambda: parse(read_contract(file), file=str(file)))
 
 
 def _air(file: Path) -> "Air":

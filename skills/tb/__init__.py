@@ -27,7 +27,7 @@ from .publication import Unpublishable, contract_of
 from .value import problems
 
 # on disk
-from .folder import Folder, Standing
+from .folder import Folder, Standing, read_contract
 from .starter import starter
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "manifest",
     "parse",
     "problems",
+    "read_contract",
     "read_manifest",
     "satisfy",
     "starter",

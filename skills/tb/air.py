@@ -221,18 +221,14 @@ def _schemas(checked: Checked, needed: Mapping[str, Checked], tools: list[Tool])
     """The schemas of the module's own types, and of each that they and its tools need of other modules."""
     home = checked.source.module.text
     modules = {**needed, home: checked}
-    types = {
-        module: {each.name.text: each for each in other.source.declarations if isinstance(each, Type)}
-        for module, other in modules.items()
-    }
     name = _named(checked, home)
-    left = list(types[home])
+    left = list(checked.types)
     left += [name(end.shape.name.text) for tool in tools for end in _ends(tool) if end.shape.name.text not in BUILT_IN]
     schemas: dict[str, Any] = {}
     while left:
         key = left.pop()
         if key not in schemas:
             module, _, type_name = key.rpartition(".")
-            schemas[key] = of_type(types[module or home][type_name], _named(modules[module or home], home))
+            schemas[key] = of_type(modules[module or home].types[type_name], _named(modules[module or home], home))
             left += references(schemas[key])
     return dict(sorted(schemas.items()))

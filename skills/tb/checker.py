@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 from typing import NamedTuple
 
 from .fault import Extension, Fault, Oddity, Position
@@ -26,7 +27,10 @@ from .syntax import (
 CAPABILITIES = ("network", "secret_read", "memory_read", "memory_write")
 """The words that are known. Any other is admitted with a warning: a manifest has to grant it."""
 MAX_ID = 128
+MAX_FAULTS = 100
+"""How many faults of one source are told; what comes after them is not looked at closer."""
 _SUGGEST_AMONG = 200
+_SUGGESTIONS = 5  # a comparison with every name is dear
 
 
 class Declared(NamedTuple):
@@ -46,7 +50,7 @@ class Requirements:
     memory: tuple[tuple[str, str], ...]
 
 
-@dataclass(slots=True)
+@dataclass
 class Checked:
     """What was found about one source, by itself; faults and warnings in the order of their lines."""
 
@@ -57,6 +61,11 @@ class Checked:
     extensions: list[Extension] = field(default_factory=list)
     requirements: dict[str, Requirements] = field(default_factory=dict)
 
+    @cached_property
+    def types(self) -> dict[str, Type]:
+        """The types that the source declares, by name."""
+        return {each.name.text: each for each in self.source.declarations if isinstance(each, Type)}
+
 
 def check(source: Source, library: Mapping[str, Source]) -> Checked:
     """Check one source; its imports are looked up in `library`, whose other sources are not checked themselves."""
@@ -64,6 +73,7 @@ def check(source: Source, library: Mapping[str, Source]) -> Checked:
     checking.run()
     found = checking.found
     found.faults.sort(key=lambda fault: fault.at.line)
+    del found.faults[MAX_FAULTS:]
     found.oddities.sort(key=lambda oddity: (oddity.at, oddity.code, oddity.capability))
     found.extensions.sort(key=lambda extension: extension.at)
     return found
@@ -74,6 +84,7 @@ class _Checking:
         self.source = source
         self.library = library
         self.found = Checked(source)
+        self._suggestions = 0
 
     def run(self) -> None:
         self._extend("a documentation line", *self.source.says)
@@ -137,8 +148,7 @@ class _Checking:
             if name.text != "Text":
                 self._extend(f"the type {name.text}", name)
         elif (declared := self.found.names.get(name.text)) is None or declared.kind != "type":
-            types = [known for known, declared in self.found.names.items() if declared.kind == "type"]
-            hint = self._instead(name.text, [*types, *BUILT_IN], f"declare type {name.text}")
+            hint = self._instead(name.text, f"declare type {name.text}")
             self._fault("unknown-type", name.at, f"unknown type {name.text}", hint)
         if shape.optional:
             self._extend("an optional field", shape)
@@ -201,8 +211,13 @@ class _Checking:
             self._fault("duplicate-clause", clause.at, message, "keep one of them")
         memory.add((name, clause.mode))
 
-    def _instead(self, name: str, known: list[str], otherwise: str) -> str:
-        close = get_close_matches(name, known, 1, 0.7) if len(known) <= _SUGGEST_AMONG else []
+    def _instead(self, name: str, otherwise: str) -> str:
+        """The type that was perhaps meant."""
+        self._suggestions += 1
+        if self._suggestions > _SUGGESTIONS or len(self.found.names) > _SUGGEST_AMONG:
+            return otherwise
+        types = [known for known, declared in self.found.names.items() if declared.kind == "type"]
+        close = get_close_matches(name, [*types, *BUILT_IN], 1, 0.7)
         return f"did you mean {close[0]}?" if close else otherwise
 
     def _extend(self, what: str, *where: Doc | Word | Shape) -> None:

@@ -152,8 +152,15 @@ class ShortBinding(_Part):
 
     @model_validator(mode="after")
     def _readable(self, info: ValidationInfo) -> "ShortBinding":
-        HandlerName.read(self.language, self.handler, _folder(info))
+        self.named(_folder(info))
         return self
+
+    def named(self, folder: Path) -> HandlerName:
+        """The handler; a script may be named as modules are, without `./` and with a colon."""
+        text = self.handler
+        if self.language == "javascript" and not text.startswith("./"):
+            text = "./" + text.replace(":", "#")
+        return HandlerName.read(self.language, text, folder)
 
 
 class Grants(_Part):
@@ -172,7 +179,7 @@ class ShortDocument(_Part):
         secrets = {handle: found for handle, given in self.grants.secrets.items() if (found := _known(given, folder))}
         return {
             tool_id: Binding(
-                handler=HandlerName.read(each.language, each.handler, folder),
+                handler=each.named(folder),
                 effect=tool_id,
                 grants=frozenset(self.grants.capabilities),
                 secrets=secrets,

@@ -1,5 +1,6 @@
 """A folder of contracts and its manifest, as they are on disk."""
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -66,7 +67,7 @@ class Folder:
         above that holds a manifest. Raises NotAContract for the file itself, OSError."""
         home = next((each for each in file.absolute().parents if (each / MANIFEST).is_file()), file.absolute().parent)
         name = str(file.absolute().relative_to(home))
-        source = parse(_read(file), file=name)
+        source = parse(read_contract(file), file=name)
         others: list[Source] = []
         if any(True for _ in imports(source)):
             others, _ = _parsed(home, (each for each in _contracts(home) if each != file.absolute()))
@@ -134,14 +135,16 @@ def _parsed(folder: Path, files: Iterable[Path]) -> tuple[list[Source], list[Fau
             faults.append(Fault("limit", Position(1, 1), f"a folder has at most {MAX_FILES} contracts", file=name))
             break
         try:
-            sources.append(parse(_read(file), file=name))
+            sources.append(parse(read_contract(file), file=name))
         except NotAContract as error:
             faults += error.faults
     return sources, faults
 
 
-def _read(file: Path) -> bytes:
-    """As much of a file as tells that it is too long."""
+def read_contract(file: Path) -> bytes:
+    """What stands in a file, or as much as tells that it is too long. Raises OSError."""
+    if file.exists() and not file.is_file():
+        raise OSError(errno.EINVAL, "Not a regular file", str(file))
     with file.open("rb") as opened:
         return opened.read(MAX_SOURCE + 1)
 

@@ -31,6 +31,8 @@ class ManifestError(SkillError):
 
 def read_manifest(path: Path) -> Manifest:
     """The manifest in a file. Raises ManifestError, OSError."""
+    if path.exists() and not path.is_file():
+        raise ManifestError(["is no regular file"], file=path.name)
     with path.open("rb") as opened:
         data = opened.read(MAX_MANIFEST + 1)
     if len(data) > MAX_MANIFEST:

@@ -83,13 +83,13 @@ def confined(path: str, folder: Path) -> Path:
 
 _SHAPES = re.compile(
     r"""
-    \b(?:sk|pk|rk)[-_](?:live|test|proj|ant)?[-_]?[A-Za-z0-9_-]{8,}
+    \bsk-(?:ant|proj|svcacct|live|test)-[\w-]{8,} | \bsk-[A-Za-z0-9]{12,} | \b(?:sk|pk|rk)_(?:live|test)_\w{8,}
     | \bgh[pousr]_[A-Za-z0-9]{16,} | \bgithub_pat_ | \bglpat-[\w-]{8,} | \bxox[abeoprs]-[\w-]{8,}
     | \b(?:AKIA|ASIA)[0-9A-Z]{16}\b | \bAIza[\w-]{30,} | \bhf_[A-Za-z0-9]{20,}
     | \beyJ[\w-]{8,}\.[\w-]+\. | -----BEGIN\ [A-Z ]*PRIVATE\ KEY
     | [a-z][a-z0-9+.-]{0,20}://[^\s/@:]*:[^\s/@]+@
     | (?i:\b(?:bearer|basic)\ +[\w.~+/=-]{8,})
-    | (?i:(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key)\ *=\ *\S)
+    | (?i:(?:passw(?:or)?d|passphrase|token|api[_-]?key)\ *=\ *\S)
     | \b[0-9a-fA-F]{32,}\b
     """,
     re.VERBOSE,

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -141,7 +142,11 @@ def test_the_air_of_a_contract(skillbus: Skillbus, tools: Path) -> None:
 
 
 def test_what_is_not_there_is_one_line(skillbus: Skillbus, tools: Path) -> None:
-    for arguments in (("check", "nowhere"), ("air", "nowhere.tb"), ("air", "tools"), ("fmt", "nowhere.tb")):
+    os.mkfifo(tools / "pipe.tb")
+    for arguments in (
+        ("check", "nowhere"), ("air", "nowhere.tb"), ("air", "tools"), ("fmt", "nowhere.tb"),
+        ("check", "tools/pipe.tb"), ("air", "tools/pipe.tb"), ("fmt", "tools/pipe.tb"),
+    ):  # fmt: skip
         ended = skillbus("contract", *arguments)
         assert (ended.code, len(ended.err.splitlines()), "internal" in ended.err) == (1, 1, False)
 

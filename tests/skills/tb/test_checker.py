@@ -44,6 +44,10 @@ def test_every_fault_of_a_source_is_told_in_the_order_of_its_lines() -> None:
     assert [text.split(":")[1] for text in found] == ["2", "3", "4", "5", "6"]
 
 
+def test_no_more_than_a_hundred_are_told() -> None:
+    assert len(faults("module m\ntype A\n" + "".join(f"  f{index} is B\n" for index in range(500)))) == 100
+
+
 def test_imports_lead_to_types_and_memories_of_other_modules() -> None:
     other = "module b\ntype A\n  q is Text\nmemory N\ntool T\n  takes x as A\n  gives A\n"
     assert faults("module a\nuses A, N from b\ntool D\n  takes x as A\n  gives A\n  uses memory N read\n", other) == []

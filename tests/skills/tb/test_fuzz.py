@@ -110,6 +110,14 @@ def test_twice_the_source_is_about_twice_the_work(grown: Callable[[int], str]) -
     assert work(grown(2 * LINES)) < 3 * work(grown(LINES)) + 1000
 
 
+def test_faults_are_no_more_work_than_what_is_right() -> None:
+    long = "T" * 40
+    types = "".join(f"type {long}{i}\n" + "".join(f" f{j} is {long}{j}{i}x\n" for j in range(4)) for i in range(190))
+    commas = "module m\ntool T\n" + ("  requires " + "a," * 500 + "a\n") * 20
+    assert work("module m\n" + types) < len(types) * 50
+    assert work(commas) < len(commas) * 20
+
+
 def linked(index: int, count: int) -> Source:
     following = f"uses T{index + 1} from m{index + 1}\n" if index + 1 < count else ""
     return parse(f"module m{index}\n{following}type T{index}\n  q is Text\n")

@@ -211,7 +211,15 @@ def test_so_is_one_in_a_list_or_in_the_place_of_a_key(tmp_path: Path) -> None:
     assert SECRETS[0] not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", tomllib.loads(WHOLE)["secrets"].values())
+PLAIN = [
+    "./sk-learn-tools.py:predict",
+    "sk_utils_handlers:fetch",
+    "--secret=my-key",
+    "./searchAllTheThingsThatThereAre.mjs",
+]
+
+
+@pytest.mark.parametrize("text", [*tomllib.loads(WHOLE)["secrets"].values(), *PLAIN])
 def test_what_names_a_source_does_not_look_like_one(text: str) -> None:
     assert not looks_secret(text)
 
@@ -249,6 +257,9 @@ def test_a_file_that_is_none_is_told_of(tmp_path: Path) -> None:
         read_manifest(tmp_path / MANIFEST)
     (tmp_path / MANIFEST).write_bytes(b"\xef\xbb\xbf" + TOOL.encode())
     assert list(read_manifest(tmp_path / MANIFEST).tools) == ["m.Do"]
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(ManifestError, match="is no regular file"):
+        read_manifest(tmp_path / "pipe.toml")
     with pytest.raises(FileNotFoundError):
         read_manifest(tmp_path / "none")
 
@@ -268,6 +279,8 @@ def test_the_short_form_reads_as_the_long_one() -> None:
     assert binding.grants == {"network"}
     assert binding.secrets == {"A": FromEnvironment("A")}
     assert binding.memories["N"].modes == {"read"}
+    loose = manifest({"bindings": {"m.Do": {"language": "javascript", "handler": "lib/a.js:f"}}}).tools["m.Do"]
+    assert loose.handler.text == "./lib/a.js#f"
     for wrong in (
         {"language": "perl", "handler": "a:b"},
         {"language": "python"},
