@@ -29,8 +29,8 @@ CAPABILITIES = ("network", "secret_read", "memory_read", "memory_write")
 MAX_ID = 128
 MAX_FAULTS = 100
 """How many faults of one source are told; what comes after them is not looked at closer."""
-_SUGGEST_AMONG = 200
-_SUGGESTIONS = 5  # a comparison with every name is dear
+_SUGGEST_AMONG = 100
+_SUGGESTIONS = 3  # a comparison with every name is dear
 
 
 class Declared(NamedTuple):
