@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from . import canonical
+from .contract import Contract
 from .skill import Skill
 
 GROUP = "skillbus.packs"
@@ -94,7 +96,10 @@ class Catalog:
         """
         catalog = cls()
         points = sorted(entry_points(group=GROUP), key=_rank) if installed else []
-        points = [point for point in points if only is None or point.name in only]
+        if installed and only is not None:
+            for name in sorted({*only} - {point.name for point in points}):
+                catalog._leave_out(name, f"no pack of the group {GROUP} has this name", "")
+            points = [point for point in points if point.name in only]
         points += [EntryPoint(name, name, GROUP) for name in named]
         context = replace(context, report=catalog._report, at_end=catalog._ends.append)
         loaded: set[str] = set()
@@ -110,7 +115,8 @@ class Catalog:
         """Take a pack, whole; False, and one more problem, if it can't be taken."""
         try:
             members = tuple(islice(skills, MAX_SKILLS + 1))
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            _pass_on(error)
             return self._leave_out(name, _text(error), distribution)
         reason = f"it holds more than {MAX_SKILLS} skills" if len(members) > MAX_SKILLS else self._refusal(members)
         if reason is not None:
@@ -164,7 +170,8 @@ class Catalog:
             skills = factory(context)
             if not isinstance(skills, Iterable):
                 raise TypeError(f"{attribute} gives {type(skills).__name__}, not skills")
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            _pass_on(error)
             self._leave_out(point.name, _text(error), distribution)
         else:
             self.add(point.name, skills, source=point.value, distribution=distribution)
@@ -186,11 +193,11 @@ class Catalog:
         for skill in members:
             if not isinstance(skill, Skill):
                 return f"it holds {type(skill).__name__}, which is not a Skill"
+            if (fault := _fault(skill)) is not None:
+                return fault
             if skill.id in ids:
                 return f"it holds two skills with the id {skill.id!r}"
             ids.add(skill.id)
-            if skill.contract.effects and skill.handler is None:
-                return f"the skill {skill.id!r} has effects and no handler"
             for other in self._packs:
                 if any(skill.id == taken.id for taken in other.skills):
                     return f"the id {skill.id!r} is taken by the pack {other.name!r}{_of(other.distribution)}"
@@ -217,6 +224,30 @@ def _of(distribution: str) -> str:
 def _rank(point: EntryPoint) -> tuple[bool, str, str]:
     ours = point.value.partition(":")[0].partition(".")[0] == __package__
     return not ours, point.name, point.value
+
+
+def _fault(skill: Any) -> str | None:
+    """Why a skill can't be served, whatever is called; None if nothing is wrong with it."""
+    if not isinstance(skill.contract, Contract):
+        return f"it holds a skill whose contract is a {type(skill.contract).__name__}"
+    try:
+        canonical.encode(skill.contract.model_dump(mode="json"))
+    except (ValueError, TypeError, RecursionError) as error:
+        return f"the contract of the skill {skill.id!r} can't be written down ({type(error).__name__})"
+    if not callable(skill.plan):
+        return f"the skill {skill.id!r} has no plan that can be called"
+    if skill.contract.effects and skill.handler is None:
+        return f"the skill {skill.id!r} has effects and no handler"
+    for name, phase in (("handler", skill.handler), ("finish", skill.finish)):
+        if phase is not None and not callable(phase):
+            return f"the {name} of the skill {skill.id!r} can't be called"
+    return None
+
+
+def _pass_on(error: BaseException) -> None:
+    """Raise what the one at the keyboard means for the whole process; a pack may raise anything else."""
+    if isinstance(error, KeyboardInterrupt):
+        raise error
 
 
 def _text(error: BaseException) -> str:

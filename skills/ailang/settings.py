@@ -3,6 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -95,9 +96,10 @@ def _path(table: Mapping[str, Any], key: str, problems: list[str]) -> Path | Non
     if value is None:
         return None
     if isinstance(value, str) and value.strip() and "\0" not in value:
-        path = Path(value).expanduser()
-        if path.is_absolute():
-            return path
+        with suppress(RuntimeError):  # the home of nobody
+            path = Path(value).expanduser()
+            if path.is_absolute():
+                return path
     problems.append(f"{_PREFIX}.{key} must be an absolute path")
     return None
 

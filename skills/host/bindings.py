@@ -127,7 +127,9 @@ def bind(kind: Kind, pack: PackContext, *, original: Mapping[str, Any] | None = 
         _check(kind, backend)
     except Unconfigured as lack:
         pack.report(Problem(f"{kind}.{name}", str(lack), "backend", brought))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
         # The text of a stranger's error may hold what its configuration keeps secret.
         pack.report(Problem(f"{kind}.{name}", f"it can't be made ({type(error).__name__})", "backend", brought))
     else:

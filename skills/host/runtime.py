@@ -32,13 +32,20 @@ def tools_block(environ: Mapping[str, str]) -> Mapping[str, Any]:
 def _found(environ: Mapping[str, str]) -> Path | None:
     named = environ.get("MKLANG_CONFIG")
     if named:
-        return Path(named).expanduser()
+        return _expanded(Path(named))
     candidates = [Path("config", "runtime.yaml")]
     folder = environ.get("MKLANG_CONFIG_DIR")
     home = environ.get("XDG_CONFIG_HOME") or (f"{environ['HOME']}/.config" if environ.get("HOME") else "")
     if folder or home:
-        candidates.append(Path(folder or f"{home}/mklang", "runtime.yaml").expanduser())
+        candidates.append(_expanded(Path(folder or f"{home}/mklang", "runtime.yaml")))
     return next((path for path in (*candidates, SYSTEM) if _is_file(path)), None)
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path  # the home of nobody: no such file
 
 
 def _is_file(path: Path) -> bool:

@@ -109,4 +109,8 @@ def _known(backend: str) -> Backend:
 
 
 def _directory(path: str) -> str:
-    return str(Path(path).expanduser().resolve())
+    """The directory; what can't be one stays as it is, and is none where it is used."""
+    try:
+        return str(Path(path).expanduser().resolve())
+    except (OSError, ValueError, RuntimeError):  # too long, or with a NUL; the home of nobody, or links in a circle
+        return path

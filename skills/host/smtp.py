@@ -72,6 +72,8 @@ class Smtp:
     async def send(self, message: Outgoing) -> Any:
         """What became of the message; nothing that a server does raises."""
         to = self.default_to if message.to == NOBODY and self.default_to else message.to
+        if to == NOBODY:
+            return self._failure("there is no address of 'customer' here: give `to` an e-mail address")
         if not is_address(to):
             return self._failure(f"{message.to[:100]!r} is not one e-mail address of ASCII characters")
         letter = self._letter(to, message)
@@ -183,7 +185,7 @@ def _reason(error: Exception) -> tuple[str, bool]:
 def _trust(ca_file: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(Path(ca_file).expanduser()) if ca_file else None)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):  # RuntimeError: the home of nobody
         raise Unconfigured("SKILLBUS_MAIL_CA_FILE must be a file of certificates in PEM form") from None
 
 

@@ -1,6 +1,8 @@
+import asyncio
 import logging
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, version
 from pathlib import Path
 from types import ModuleType
@@ -20,6 +22,16 @@ def skill(name: str, **contract: Any) -> Skill:
         Contract(id=name, title=name, description=name, input_schema=schema, output_schema=schema, **contract),
         lambda _: Plan.answer({}),
     )
+
+
+def unwritable(name: str, what: object = object) -> Contract:
+    schema = {"type": "object", "default": what}
+    return Contract(id=name, title=name, description=name, input_schema=schema, output_schema=schema)
+
+
+def canceled(_: PackContext) -> Iterator[Skill]:
+    yield skill("half")
+    raise asyncio.CancelledError
 
 
 class Mute(Exception):
@@ -50,6 +62,13 @@ PACKS: dict[str, Any] = {
     "bad-contract": lambda _: [skill("fine"), skill("not an id")],
     "halfway": leaves_halfway,
     "leaves": lambda _: sys.exit(3),
+    "canceled": canceled,
+    "contractless": lambda _: [skill("fine"), Skill(None, print)],  # type: ignore[arg-type]
+    "unwritable": lambda _: [replace(skill("odd"), contract=unwritable("odd"))],
+    "lone": lambda _: [replace(skill("lone"), contract=unwritable("lone", "\ud800"))],
+    "planless": lambda _: [replace(skill("planless"), plan=None)],  # type: ignore[arg-type]
+    "text-handler": lambda _: [replace(skill("texts"), handler="x")],  # type: ignore[arg-type]
+    "text-finish": lambda _: [replace(skill("texts"), finish="x")],  # type: ignore[arg-type]
     "nothing": lambda _: None,
     "wrong": lambda _: [skill("wrong"), "not a skill"],
     "twice": lambda _: [skill("twice"), skill("twice")],
@@ -106,6 +125,13 @@ def test_a_pack_may_be_an_attribute_of_an_attribute() -> None:
         ("half", "RuntimeError: no second half"),
         ("raises", "ZeroDivisionError: division by zero"),
         ("leaves", "SystemExit: 3"),
+        ("canceled", "CancelledError: "),
+        ("contractless", "it holds a skill whose contract is a NoneType"),
+        ("unwritable", "the contract of the skill 'odd' can't be written down (PydanticSerializationError)"),
+        ("lone", "the contract of the skill 'lone' can't be written down (NotCanonical)"),
+        ("planless", "the skill 'planless' has no plan that can be called"),
+        ("text-handler", "the handler of the skill 'texts' can't be called"),
+        ("text-finish", "the finish of the skill 'texts' can't be called"),
         ("halfway", "SystemExit: 4"),
         ("mute", "Mute: (an error without a text)"),
         ("bad-contract", "ValidationError: 1 validation error for Contract id "),
@@ -163,6 +189,10 @@ def test_installed_packs_are_loaded_ours_first_then_by_name(monkeypatch: pytest.
     assert [problem.pack for problem in catalog.problems] == ["alpha"]
     assert [pack.name for pack in Catalog.load(PackContext(), only={"zeta"}).packs] == ["zeta"]
     assert Catalog.load(PackContext(), only=()).packs == ()
+    catalog = Catalog.load(PackContext(), only={"zeta", "zetta"})
+    assert [str(problem) for problem in catalog.problems] == [
+        "pack 'zetta' is left out: no pack of the group skillbus.packs has this name"
+    ]
 
 
 @pytest.fixture

@@ -47,6 +47,7 @@ def test_a_home_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"binry": "/x"}, "tools.ailang.binry is not known; known are binary, sha256, examples,"),
         ({"binary": 1}, "tools.ailang.binary must be an absolute path"),
         ({"binary": "ailang"}, "tools.ailang.binary must be an absolute path"),
+        ({"binary": "~nobody-here/ailang"}, "tools.ailang.binary must be an absolute path"),
         ({"examples": " "}, "tools.ailang.examples must be an absolute path"),
         ({"state": "/a\0"}, "tools.ailang.state must be an absolute path"),
         ({"binary": "/x", "sha256": "0" * 64}, "tools.ailang.sha256 must be sha256: and 64 lower-case"),

@@ -76,6 +76,12 @@ def test_what_can_not_be_read_counts_for_nothing(
     assert "hush" not in caplog.text
 
 
+@pytest.mark.parametrize("name", ["MKLANG_CONFIG", "MKLANG_CONFIG_DIR", "XDG_CONFIG_HOME", "HOME"])
+def test_the_home_of_nobody_holds_no_file(name: str) -> None:
+    assert tools_block({name: "~nobody-here/x"}) == {}
+    assert len(list(pack(PackContext({}, {name: "~nobody-here/x"})))) == 7
+
+
 def test_a_file_that_is_named_and_not_there_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert tools_block({"MKLANG_CONFIG": str(tmp_path / "none.yaml")}) == {}
     assert "none.yaml is not taken: No such file or directory" in caplog.text

@@ -80,3 +80,9 @@ def test_what_is_not_taken_is_warned_of(config: Any, says: list[str], caplog: py
     assert [record.getMessage() for record in caplog.records] == says
     FileSettings.resolve({}, {})
     assert len(caplog.records) == len(says)
+
+
+@pytest.mark.parametrize("path", ["~nobody-here/x", "a\0b", "x" * 5_000])
+def test_a_root_that_can_be_no_directory_costs_no_tool(path: str) -> None:
+    assert resolve({"SKILLBUS_FS_ROOT": path}).root.source == "env"
+    assert resolve({}, {"workspace": path}).root.source == "config"

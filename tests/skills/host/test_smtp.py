@@ -212,7 +212,7 @@ async def test_what_is_not_one_address_gets_nothing(to: str) -> None:
 
 async def test_nobody_named_is_the_default_address() -> None:
     async with post_office() as post:
-        assert "is not one e-mail address" in (await send(post.port, {"body": "hello"}))["error"]
+        assert "give `to` an e-mail address" in (await send(post.port, {"body": "hello"}))["error"]
         output = await send(post.port, {"body": "hello"}, default_to="queue@shop.example")
     assert (output["to"], output["sent"]) == ("customer", True)
     assert post.envelopes[0].rcpt_tos == ["queue@shop.example"]
@@ -261,6 +261,7 @@ def test_a_long_address_is_looked_at_once() -> None:
         ({"username": "me", "password": "hush"}, "a login needs"),
         ({"username": "me", "password_file": "/nowhere/hush"}, "password_file can't be read"),
         ({"security": "tls", "ca_file": "/nowhere/ca.pem"}, "CA_FILE"),
+        ({"security": "tls", "ca_file": "~nobody-here/ca.pem"}, "CA_FILE"),
     ],
 )
 def test_a_wrong_setting_is_told_and_nothing_is_half_bound(
