@@ -13,6 +13,8 @@ from bus.driver import Connection, Outgoing, Properties, Queue
 from bus.target import driver_for
 
 from .doctor import Check, Finding, doubtful, failed, well
+from .management import vhost_of
+from .permissions import Permissions
 from .settings import Settings
 from .topology_broker import TopologyBroker
 
@@ -22,6 +24,8 @@ BLOCKED = 3.0
 
 FULL = 0.8
 """The part of a queue's limit from which it is told of."""
+
+ALARM = "an alarm"
 
 _UP = "check that the broker is up and that the host and port of --amqp-url are right"
 
@@ -131,12 +135,17 @@ class BrokerChecks:
         has_exchange = not await self._connection.missing(topology.requests(self._names))
         own = f"{self._names.control}.{self._agent}.{uuid4().hex}"
         began = time.monotonic()
-        serving = await self._exchange_message(Queue(own, exclusive=True), "", own)
-        if serving is not None and "an alarm" in serving.text:
+        user, vhost = self._user or "USER", vhost_of(self._url or "")
+        grant = f"for a worker: `{Permissions.worker(self._names, self._agent).command(user, vhost)}`"
+        serving = await self._exchange_message(grant, Queue(own, exclusive=True), "", own)
+        if serving is not None and ALARM in serving.text:
             return [serving]
         replies = topology.replies(self._names.new_reply_queue(self._user))
-        to = (self._names.requests, f"doctor-{uuid4().hex}") if has_exchange else None
-        calling = await self._exchange_message(replies, *to) if to else await self._exchange_message(replies)
+        to = (self._names.requests, f"doctor-{uuid4().hex}") if has_exchange else ()
+        grant = f"for a caller: `{Permissions.caller(self._names, user).command(user, vhost)}`"
+        calling = await self._exchange_message(grant, replies, *to)
+        if calling is not None and ALARM in calling.text:
+            return [calling]  # nobody knows what this user may do as a caller
         took = f"({(time.monotonic() - began) * 1000:.0f} ms)"
         if serving is not None and calling is not None:
             return [serving, calling] if serving != calling else [serving]
@@ -148,28 +157,31 @@ class BrokerChecks:
             text = f"declares, writes and reads under {self._names.prefix} as a worker and as a caller {took}"
         return [well("permissions", text if has_exchange else f"{text}; {self._names.requests} is not there yet")]
 
-    async def _exchange_message(self, queue: Queue, *to: str) -> Finding | None:
-        """Declare and read a queue, write to an exchange under a key, and get it back where it leads to the queue."""
+    async def _exchange_message(self, grant: str, queue: Queue, *to: str) -> Finding | None:
+        """Declare and read a queue, write to an exchange under a key, and get it back where it leads to the queue.
+
+        `grant` says how to mend what is refused.
+        """
         # A connection of its own, since a refused write costs it.
         connection = await driver_for(self._url or "").connect("skillbus doctor")
         arrived = asyncio.Event()
         try:
             await connection.declare(queue)
         except bus.Refused as error:
-            return failed("permissions", f"may not declare {queue.name}: {error.message}", self._grant("configure"))
+            return failed("permissions", f"may not declare {queue.name}: {error.message}", grant)
         else:
             try:
                 await connection.consume(
                     queue.name, prefetch=0, on_delivery=lambda _: arrived.set(), on_cancelled=lambda: None
                 )
             except bus.Refused as error:
-                return failed("permissions", f"may not read {queue.name}: {error.message}", self._grant("read"))
+                return failed("permissions", f"may not read {queue.name}: {error.message}", grant)
             if not to:
                 return None
             exchange, key = to
             # Twice: a broker with an alarm takes the first, and reads no more of who has written once.
             for _ in range(2):
-                problem = await self._write(connection, exchange, key)
+                problem = await self._write(grant, connection, exchange, key)
                 if problem is not None:
                     return problem
             if not exchange:
@@ -179,7 +191,7 @@ class BrokerChecks:
             with suppress(bus.BusError):
                 await connection.close()
 
-    async def _write(self, connection: Connection, exchange: str, key: str) -> Finding | None:
+    async def _write(self, grant: str, connection: Connection, exchange: str, key: str) -> Finding | None:
         """What keeps a message from being taken. One that no queue takes was taken."""
         sending = connection.publish(Outgoing(exchange, key, b"", Properties(user_id=self._user)))
         await asyncio.wait({sending}, timeout=BLOCKED)
@@ -190,21 +202,13 @@ class BrokerChecks:
                 fix = (
                     "`rabbitmq-diagnostics alarms` names the memory or disk alarm: give the node more, or drain queues"
                 )
-                return failed("permissions", "the broker takes no messages now: it has an alarm", fix)
+                return failed("permissions", f"the broker takes no messages now: it has {ALARM}", fix)
             return failed("permissions", f"{where} confirms no message within {BLOCKED:g} s", _UP)
         error = sending.exception()
         if error is None or isinstance(error, bus.Unroutable):
             return None
-        fix = self._grant("write") if "ACCESS_REFUSED" in str(error) else _UP
+        fix = grant if "ACCESS_REFUSED" in str(error) else _UP
         return failed("permissions", f"may not write to {where}: {error}", fix)
-
-    def _grant(self, what: str) -> str:
-        prefix = self._names.prefix.replace(".", r"\.")
-        pattern = rf"^({prefix}\..*|amq\.default)$"
-        return (
-            f"grant {what}: `rabbitmqctl set_permissions -p VHOST {self._user or 'USER'} '{pattern}' '{pattern}' "
-            f"'{pattern}'`"
-        )
 
     def _way_in(self, text: str) -> str:
         lower = text.lower()

@@ -21,6 +21,7 @@ from bus.target import driver_for
 from deploy import doctor
 from deploy.broker_checks import BrokerChecks
 from deploy.doctor import Check, Finding, Level, checks, run
+from deploy.permissions import Permissions
 from deploy.rabbitmq import PrivateNode
 from deploy.settings import Settings
 from deploy.topology_broker import TopologyBroker
@@ -214,6 +215,17 @@ async def test_a_backend_that_can_not_be_made(tmp_path: Path) -> None:
     assert found.fix.startswith("mend the backend")
 
 
+async def test_what_of_the_tools_is_not_taken(tmp_path: Path) -> None:
+    tools = {"mail": {"password": "hush", "hots": "mail.example"}, "kb": {"file": str(tmp_path / "none.db")}}
+    loaded, *doubts = (await examine(Settings(state_dir=tmp_path, tools=tools), environ={}))["packs"]
+    assert loaded.level is Level.OK
+    assert {finding.level for finding in doubts} == {Level.WARNING}
+    said = " ".join(finding.text for finding in doubts)
+    assert [part in said for part in ("tools.mail.password is", "tools.mail.hots is", "kb add", "hush")] == [
+        True, True, True, False,
+    ]  # fmt: skip
+
+
 async def test_packs_that_can_not_be_loaded(tmp_path: Path) -> None:
     settings = Settings(state_dir=tmp_path, packs=("tests.packs:broken", "nowhere.at:all"), only_packs=())
     found = (await examine(settings))["packs"]
@@ -404,18 +416,29 @@ async def test_permissions_one_by_one(limited: tuple[PrivateNode, str], tmp_path
         # A user may be a worker's or a caller's: one that is neither is wrong.
         wrong = bool(serving and calling)
         assert {finding.level for finding in findings} == {Level.FAILED if wrong else Level.OK}
-        assert (f"set_permissions -p VHOST {name}" in said) is wrong
+        assert (f"set_permissions -p / {name}" in said) is wrong
     await connection.delete(*topology.agent(bus.Names(name), "tools"))
     await connection.close()
 
 
-async def test_a_broker_with_an_alarm(rabbitmq_node: PrivateNode, unique_prefix: str, tmp_path: Path) -> None:
-    settings = Settings(state_dir=tmp_path, amqp_url=rabbitmq_node.url, prefix=unique_prefix)
-    await asyncio.to_thread(rabbitmq_node.ctl, "set_vm_memory_high_watermark", "0.00000001")
+async def test_a_broker_with_an_alarm(limited: tuple[PrivateNode, str], tmp_path: Path) -> None:
+    node, name = limited
+    names = bus.Names(name)
+    connection = await driver_for(node.url).connect("test")
+    await connection.declare(topology.requests(names))
+    await asyncio.to_thread(node.ctl, "set_permissions", name, *Permissions.caller(names, name))
+    # Of a user that is a caller alone nobody says, because of the alarm, that it may not be a worker.
+    users = [node.url, node.url.replace("guest:guest", f"{name}:hush-hush")]
+    for_each = [Settings(state_dir=tmp_path, amqp_url=url, prefix=name) for url in users]
+    await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.00000001")
     try:
-        finding = only((await look(settings))["permissions"], Level.FAILED)
+        findings = [only((await look(settings))["permissions"], Level.FAILED) for settings in for_each]
     finally:
-        await asyncio.to_thread(rabbitmq_node.ctl, "set_vm_memory_high_watermark", "0.6")
-    assert "it has an alarm" in finding.text
-    assert "rabbitmq-diagnostics alarms" in finding.fix
-    assert only((await look(settings))["permissions"], Level.OK)
+        await asyncio.to_thread(node.ctl, "set_vm_memory_high_watermark", "0.6")
+    for finding in findings:
+        assert "it has an alarm" in finding.text
+        assert "rabbitmq-diagnostics alarms" in finding.fix
+    for settings in for_each:
+        assert only((await look(settings))["permissions"], Level.OK)
+    await connection.delete(topology.requests(names))
+    await connection.close()
