@@ -3,6 +3,7 @@
 import os
 import re
 from collections import Counter
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from . import screen
 from .failure import Code, Failure
 from .hearing import silent
-from .options import ConfigFile, Json, LedgerPath, Packs, StateDir, existing_ledger, settings_from
+from .options import ConfigFile, Json, LedgerPath, Packs, StateDir, ToolsDirs, existing_ledger, settings_from
 from .work import perform
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def replay(
     state_dir: StateDir = None,
     ledger: LedgerPath = None,
     pack: Packs = None,
+    tools: ToolsDirs = None,
 ) -> None:
     """Run the pure phases of calls again and require what the log holds, byte for byte.
 
@@ -54,7 +56,7 @@ def replay(
         if episode not in (None, target):
             raise Failure(f"{target} and --episode {episode} are two episodes: name one")
         episode, target = target, None
-    settings = settings_from(config, state_dir=state_dir, ledger=ledger, packs=pack)
+    settings = settings_from(config, state_dir=state_dir, ledger=ledger, packs=pack, tools_dirs=tools)
     perform(_replay(settings, target, episode, as_json=as_json))
 
 
@@ -68,10 +70,12 @@ async def _replay(settings: "Settings", target: str | None, episode: str | None,
     counts: Counter[str] = Counter()
     shown: list[dict[str, Any]] = []
     with silent():
-        catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs)
+        catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs, folders=settings.tools_dirs)
         for problem in catalog.problems:
             screen.warn(str(problem))
-        async with existing_ledger(settings) as ledger:
+        async with AsyncExitStack() as ends:
+            ends.push_async_callback(catalog.close)
+            ledger = await ends.enter_async_context(existing_ledger(settings))
             again = Replay(ledger, catalog)
             if target is not None:
                 calls = [await again.call(target, episode=episode)]
@@ -99,8 +103,8 @@ async def _replay(settings: "Settings", target: str | None, episode: str | None,
         raise Failure(" and ".join(what), code=Code.FAULT)
     if counts["not run"]:
         raise Failure(
-            f"{counts['not run']} call(s) could not be run again: load the skills that they ran by (--pack, or the "
-            "release of then)",
+            f"{counts['not run']} call(s) could not be run again: load the skills that they ran by (--pack, --tools), "
+            "or use the release of then",
             code=Code.UNSEEN,
         )
 

@@ -42,6 +42,24 @@ def test_one_call_by_its_handles(skillbus: Skillbus, calls: None) -> None:
     assert skillbus("replay", "head", "-e", "ep1", *PACK).out.startswith("✓ #4 ep1 slow")
 
 
+def test_a_bound_tool_whose_contract_was_rewritten_is_another(
+    skillbus: Skillbus, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert skillbus("contract", "new", "hello").code == 0
+    tools = ("--tools", str(home.folder / "hello"))
+    monkeypatch.setenv(
+        "SKILLBUS_SESSION", skillbus("session", "new", "ep1", "-g", "hello.Hello=tool:5", *tools).out.strip()
+    )
+    assert skillbus("call", "hello.Hello", "--arg", "query=you", "--strict", *tools).code == 0
+    ended = skillbus("replay", "ep1", *tools)
+    assert (ended.code, ended.out.splitlines()[-1]) == (0, "1 call(s) run again: 1 equal"), ended.err
+    contract = home.folder / "hello" / "hello.tb"
+    contract.write_text(contract.read_text().replace("Says what", "Tells what"))
+    ended = skillbus("replay", "ep1", *tools)
+    assert ended.code == 4
+    assert "not run again: the contract of hello.Hello is another: the call ran by sha256:" in ended.out
+
+
 def test_what_is_not_loaded_ends_with_4(skillbus: Skillbus, calls: None) -> None:
     ended = skillbus("replay", "ep1")
     assert ended.code == 4
