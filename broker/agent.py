@@ -256,6 +256,9 @@ class SkillAgent:
         if task is None or not await self._ledger.waiters.keep(waiter):
             return False
         await reply.accept()
+        if run.held:
+            return True  # sent again: a second place among what this worker has in hand would be taken for nothing
+        run.held = True
         await asyncio.wait({run.task})
         await self._pipeline.answering.settled(run.task_id)
         return True

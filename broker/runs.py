@@ -15,7 +15,8 @@ class Run:
     """One call that runs here. `opened` is set once its task is in the ledger, with an intent or with its outcome.
 
     `reserved` tells that the intent is this worker's, `lost` that it is not any more. `joined` tells that more than
-    one has asked for it, `long` that it may take longer than its request may stay unacknowledged.
+    one has asked for it, `long` that it may take longer than its request may stay unacknowledged. `held` tells that an
+    acknowledged request stays in this worker's hands until the call ends.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class Run:
         self.root_task = root_task
         self.long = long
         self.joined = False
+        self.held = False
         self.opened = asyncio.Event()
         self.reserved = False
         self.lost = False

@@ -262,6 +262,24 @@ async def test_a_long_message_is_accepted_and_answered_from_the_ledger(
     assert not again.accepted.is_set()
 
 
+async def test_a_long_message_that_is_sent_again_takes_one_place_alone(
+    house: House, effects: Effects, answers: Answers
+) -> None:
+    asked = {"message": message("long", {"do": "wait"}, "m1")}
+    first = Answer(address="first")
+    call = asyncio.create_task(house.call("SendMessage", asked, first))
+    await asyncio.wait_for(first.accepted.wait(), 20)
+    for name in ("second", "third"):
+        again = Answer(address=name)
+        await asyncio.wait_for(house.call("SendMessage", asked, again), 20)
+        assert again.accepted.is_set()
+    assert not call.done()
+    effects.gate.set()
+    await asyncio.wait_for(call, 20)
+    assert set(answers.bodies) == {"first", "second", "third"}
+    assert len(effects.runs) == 1
+
+
 async def test_without_a_way_to_answer_later_nothing_is_accepted(
     house: House, pipeline: Pipeline, effects: Effects
 ) -> None:
