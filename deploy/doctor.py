@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import logging
 import os
 import re
 import shutil
@@ -9,8 +10,8 @@ import sqlite3
 import stat
 import subprocess
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -293,7 +294,9 @@ def _git() -> list[Finding]:
 
 def _packs(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
     context = PackContext(settings.tools, dict(environ), state_dir=settings.state_dir)
-    catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs, folders=settings.tools_dirs)
+    with _warnings_of_packs() as warned:
+        catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs, folders=settings.tools_dirs)
+    doubts = [doubtful("packs", text, "mend what it names, or take it out of the settings") for text in warned]
     problems = [
         failed(
             "packs",
@@ -305,8 +308,26 @@ def _packs(settings: Settings, environ: Mapping[str, str]) -> list[Finding]:
     if not len(catalog):
         problems.append(failed("packs", "there is no skill to serve", "see `packs` and `only_packs` in the settings"))
     if problems:
-        return problems
+        return [*problems, *doubts]
     named = ", ".join(f"{pack.name} ({len(pack.skills)})" for pack in catalog.packs)
     below = ", ".join(f"{skill.id} ({skill.tier})" for skill in catalog if skill.tier != "live")
     tiers = f"; below the live tier: {below}, see `skillbus skills --verbose`" if below else ""
-    return [well("packs", f"{named}: {len(catalog)} skill(s){tiers}")]
+    return [well("packs", f"{named}: {len(catalog)} skill(s){tiers}"), *doubts]
+
+
+@contextmanager
+def _warnings_of_packs() -> Iterator[list[str]]:
+    """What packs warn of while they are loaded: a setting that is not taken, an index that is not there."""
+    warned: list[str] = []
+
+    class Kept(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.name != Catalog.__module__:  # the catalog is asked for its problems
+                warned.append(record.getMessage())
+
+    handler, packs = Kept(logging.WARNING), logging.getLogger("skills")
+    packs.addHandler(handler)
+    try:
+        yield warned
+    finally:
+        packs.removeHandler(handler)

@@ -22,7 +22,7 @@ app = typer.Typer(no_args_is_help=True, help="The knowledge base: the documents 
 
 KbFile = Annotated[
     Path | None,
-    typer.Option("--kb", metavar="FILE", help="The index; else SKILLBUS_KB_FILE, [tools.kb], kb.db in state_dir."),
+    typer.Option("--kb", metavar="FILE", help=r"The index; else SKILLBUS_KB_FILE, \[tools.kb], kb.db in state_dir."),
 ]
 
 

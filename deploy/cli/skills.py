@@ -37,7 +37,9 @@ SCHEMAS = "urn:skillbus:a2a-extension:skill-schemas:v1"
 
 def skills(
     name: Annotated[str | None, typer.Argument(metavar="SKILL", help="Show this one's contract.")] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Descriptions and arguments too.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Descriptions, arguments, and how to raise a tier, too.")
+    ] = False,
     as_json: Json = False,
     session: SessionFile = None,
     amqp_url: AmqpUrl = None,
@@ -78,6 +80,7 @@ def skills(
     elif verbose:
         for skill in seen:
             _describe(skill)
+            screen.say()
     else:
         rows = [(s["id"], _effects(s), _budget(s), str(s.get("tier", "?")), _required(s), _short(s)) for s in seen]
         screen.say_table(("SKILL", "EFFECT", "LEFT", "TIER", "REQUIRED", "DOES"), rows)
@@ -139,7 +142,6 @@ def _describe(skill: Mapping[str, Any]) -> None:
     screen.say(f"  effect     {_effects(skill)}" + ("" if left in "-?" else f", {left} left"))
     screen.say(f"  arguments  {screen.legible(_arguments(skill))}")
     screen.say(f"  tier       {screen.legible(_tier(skill))}")
-    screen.say()
 
 
 def _arguments(skill: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """The knowledge base `index`: facts from a full-text index, as `skillbus kb add` builds it."""
 
 import asyncio
+import logging
 import threading
 from pathlib import Path
 from typing import Any, Self
@@ -10,6 +11,8 @@ from .index import Hit, Index, IndexUnusable
 
 FACTS = 8
 MAX_NAME = 200  # characters of a document's name in a fact
+
+log = logging.getLogger(__name__)
 
 
 class Knowledge:
@@ -24,7 +27,10 @@ class Knowledge:
         file = context.option("file")
         if not file or "\0" in file:
             raise Unconfigured("set SKILLBUS_KB_FILE to the index that `skillbus kb add` has built")
-        return cls(Path(file).expanduser())
+        standing = Path(file).expanduser()
+        if not standing.exists():  # it may be built meanwhile, so this is no reason to answer with made-up facts
+            log.warning("the index %s is not there yet: `skillbus kb add DIR` makes it", standing)
+        return cls(standing)
 
     async def lookup(self, query: str) -> Any:
         """The best passages, each behind the name of its document. Raises BackendError."""

@@ -7,6 +7,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from rich.text import Text
+from typer.main import get_command
 
 from deploy.cli.app import app
 from tests.deploy.conftest import COMMAND, Ended, Home
@@ -31,6 +33,17 @@ def test_help_teaches_with_examples(skillbus: Skillbus, verb: tuple[str, ...]) -
         assert " ".join(["Usage: skillbus", *verb]) in ended.out
         if verb not in GROUPS:
             assert re.search(rf"(Examples|Begin with).*\n(.*\n)?.* skillbus {' '.join(verb)}", ended.out)
+
+
+def test_help_keeps_its_brackets() -> None:
+    groups, texts = [get_command(app)], list[str]()
+    while groups:
+        command = groups.pop()
+        groups += getattr(command, "commands", {}).values()
+        texts += [getattr(parameter, "help", None) or "" for parameter in command.params]
+    assert any("[tools.kb]" in text for text in texts)
+    for text in texts:
+        assert Text.from_markup(text).plain == text.replace("\\[", "[")
 
 
 def test_every_verb_has_its_page(skillbus: Skillbus) -> None:

@@ -269,6 +269,8 @@ def test_the_table_of_the_page_is_taken_as_it_stands(tmp_path: Path, caplog: pyt
     config = tomllib.loads(text)
     tools = config["tools"]
     tools["mail"]["password_file"] = str(tmp_path / "mail")
+    tools["kb"]["file"] = str(tmp_path / "kb.db")
+    (tmp_path / "kb.db").touch()
     (tmp_path / "mail").write_text("hush")
     tiers = {skill.id: skill.tier for skill in pack(PackContext(tools))}
     assert set(tiers.values()) == {"live"}

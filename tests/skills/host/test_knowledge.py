@@ -81,3 +81,8 @@ def test_the_index_of_the_state_is_taken_by_itself(file: Path, tmp_path: Path) -
     assert bind("kb", PackContext(state_dir=tmp_path / "docs")).tier == "stub"
     assert bind("kb", PackContext({"kb": {"backend": "stub"}}, state_dir=tmp_path)).tier == "stub"
     assert bind("kb", PackContext({}, {"MKLANG_KB_BACKEND": "fake"}, state_dir=tmp_path)).tier == "fake"
+
+
+def test_an_index_that_is_named_and_not_there_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert skill(tmp_path / "none.db").tier == "live"
+    assert "none.db is not there yet: `skillbus kb add DIR` makes it" in caplog.text
