@@ -31,6 +31,7 @@ CLAUSES = ("takes", "gives", "requires", "secrets", "uses")
 
 _PIECE = re.compile(r"[A-Za-z0-9_.]+|[^ ]")
 _PIECE_OF_DOC = re.compile(r'says|"(?:[^"\\]|\\["\\])*"|[^ ]')
+_IMPORT = re.compile(r"uses +[A-Z]")
 _SAYS = re.compile(r'says +"')
 _PIECES_OF_SECRETS = re.compile(r"[^ ,]+|,")
 
@@ -120,7 +121,7 @@ class Scanner:
         if _SAYS.match(words):
             yield from self._says(words, width)
             return
-        if first not in ("module", "type", "memory", "tool", "uses"):
+        if first not in ("module", "type", "memory", "tool") and not _IMPORT.match(words):
             self.kind = "top"
             yield self._token("OTHER", "", width + 1)
             return

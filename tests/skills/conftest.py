@@ -1,6 +1,7 @@
 """How the property tests of this floor run."""
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("skills", deadline=None)  # no clock decides a test
+# no clock decides a test
+settings.register_profile("skills", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("skills")
