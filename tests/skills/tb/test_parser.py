@@ -48,7 +48,7 @@ CLAUSE = "expected: takes, gives, requires, secrets or uses"
         ('module m\ntype A\n  q is Text\n      says "a"\n    says "b"\n', "indent f.tb:5:5: inconsistent"),
         ("module m\nmemory N extra\n", "syntax f.tb:2:10: this does not belong here; expected: memory <Name>"),
         ("module m\nuses A, from b\n", "syntax f.tb:2:9: this does not belong here; expected: uses <Name>"),
-        ("module m\nuses memory N read\n", "syntax f.tb:2:1: this does not belong here; expected: type, memory or tool"),
+        ("module m\nuses memory N read\n", "f.tb:2:1: this does not belong here; expected: type, memory or tool"),
         (tool(*BOTH, "# no"), f"syntax f.tb:12:5: there are no comments; says \"<text>\" documents; {CLAUSE}"),
         (tool("takes x"), "syntax f.tb:10:12: the line ends too early; expected: takes <name> as <Type>"),
         (tool("takes x as optional In"), "syntax f.tb:10:16: this does not belong here; expected: takes"),
