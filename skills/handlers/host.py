@@ -113,8 +113,8 @@ class Host:
 
     @property
     def usable(self) -> bool:
-        """Whether it can take another call."""
-        return self._usable and self._process.returncode is None
+        """Whether it can take another call; its end is known here at once."""
+        return self._usable and self._process.returncode is None and _runs(self._process.pid)
 
     async def run(self, call: Call) -> Outcome:
         """The outcome of one call. A host that does not end a call that is canceled is not usable any more."""
@@ -258,6 +258,14 @@ class Host:
         self._gone.set()
         await asyncio.sleep(LEFTOVER)
         self._writer.transport.abort()
+
+
+def _runs(pid: int) -> bool:
+    """Whether a child runs; it is asked without being reaped, which is asyncio's part."""
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ChildProcessError:
+        return False
 
 
 def _read(line: bytes) -> dict[str, Any]:

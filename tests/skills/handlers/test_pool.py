@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,8 @@ async def test_a_thousand_calls_each_have_one_outcome_though_hosts_are_killed(wa
             outcome = await pool.run(call_of(pool.tool, str(number)))
             outcomes[number].append(outcome)
             if number % 50 == 49 and pool.pids:
-                os.kill(dice.choice(pool.pids), signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(dice.choice(pool.pids), signal.SIGKILL)
 
     await asyncio.gather(*(caller() for _ in range(8)))
     pids = pool.pids
@@ -202,6 +204,28 @@ def f(request):
         found = await handling({"text": ""})
     assert isinstance(found, Done)
     os.kill(int(found.output["text"]), signal.SIGKILL)
+
+
+async def test_a_child_that_holds_the_socket_does_not_hide_the_end_of_its_host(tmp_path: Path) -> None:
+    written(
+        tmp_path,
+        python="""
+import os
+import signal
+import time
+
+async def f(request, context):
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    await context.progress(str(child))
+    os._exit(3)
+""",
+    )
+    async with serving(tool("python", "f", tmp_path)) as handling:
+        found = await handling({"text": ""})
+        assert found == Failed("the host ended with status 3 before it had answered")
+        assert not is_running(int(handling.reports.progresses[0][0]))
 
 
 async def test_an_error_that_node_does_not_survive_fails_its_call(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -145,11 +146,15 @@ async def serving(
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process runs, rather than being gone or not yet asked for."""
+    """Whether any thread of a process runs."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
         return False
+    try:
+        return not select.select([descriptor], [], [], 0)[0]
+    finally:
+        os.close(descriptor)
 
 
 async def until_gone(pid: int) -> None:
