@@ -4,8 +4,9 @@ import asyncio
 import fcntl
 import os
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager, suppress
+import signal
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ LOOK = 0.02
 
 LOCK = ".opening.lock"
 """The file in the folder of the worktrees of which one byte is an episode's turn; no episode can have its name."""
+
+_STOPS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class Opening:
@@ -53,8 +56,9 @@ class Opening:
         What is taken back after a failed step is what this call made itself. Of several that open one episode each
         waits for the one before it, so that none builds on what is taken back.
         """
-        async with self._turn():
-            return await self._carry_out(ledger, credential, out)
+        with _in_order():
+            async with self._turn():
+                return await self._carry_out(ledger, credential, out)
 
     async def _carry_out(self, ledger: "Ledger", credential: "Credential", out: Path | None) -> Path:
         branch = None if self._repo is None else self._branch
@@ -116,6 +120,30 @@ class Opening:
                 f"the episode {self._session.episode!r} has a worktree already, {self._path}: "
                 "leave out --repo to open it to another session, or name another episode"
             )
+
+
+@contextmanager
+def _in_order() -> Iterator[None]:
+    """SIGTERM and SIGHUP are as Ctrl-C is, and what was made so far is taken back."""
+    loop, task, stopped = asyncio.get_running_loop(), asyncio.current_task(), False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        if task is not None:
+            task.cancel()
+
+    for number in _STOPS:
+        loop.add_signal_handler(number, stop)
+    try:
+        yield
+    except asyncio.CancelledError:
+        if stopped:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for number in _STOPS:
+            loop.remove_signal_handler(number)
 
 
 def _taken(out: Path) -> Failure:

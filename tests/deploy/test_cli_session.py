@@ -1,6 +1,8 @@
 import json
 import os
 import shlex
+import shutil
+import signal
 import stat
 import subprocess
 from collections.abc import Callable
@@ -156,6 +158,34 @@ def test_nothing_is_half_done_when_the_ledger_does_not_take_the_session(
     assert not (home.workspaces / "ep1").exists()
     assert git(repository, "branch", "--format", "%(refname:short)") == "main"
     assert len(git(repository, "worktree", "list").splitlines()) == 1
+
+
+SLOW_GIT = """#!/bin/sh
+case " $* " in *" reset "*) echo reset > {fifo}; exec sleep 600;; esac
+exec {git} "$@"
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_half_done_when_it_is_stopped(home: Home, repository: Path, number: signal.Signals) -> None:
+    """While git writes the files of the worktree."""
+    fifo, folder = home.folder / "fifo", home.folder / "bin"
+    os.mkfifo(fifo)
+    folder.mkdir()
+    (folder / "git").write_text(SLOW_GIT.format(fifo=fifo, git=shutil.which("git")))
+    (folder / "git").chmod(0o755)
+    home.environment["PATH"] = f"{folder}:{home.environment['PATH']}"
+    with home.start("session", "new", "ep1", "-g", "A=b:1", "--out", "c", "--repo", str(repository)) as process:
+        assert fifo.read_text() == "reset\n"
+        assert (home.workspaces / "ep1" / ".git").exists()
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert not (home.folder / "c").exists()
+    assert not (home.workspaces / "ep1").exists()
+    assert git(repository, "branch", "--format", "%(refname:short)") == "main"
+    assert len(git(repository, "worktree", "list").splitlines()) == 1
+    assert json.loads(home.run("session", "list", "--all", "--json").out) == []
 
 
 def test_a_worktree_that_was_there_before_stays(
