@@ -82,8 +82,8 @@ def skillbus(
     0    done
     1    usage, client or protocol error
     2    a worker that can't start
-    3    a log that was changed; a refusal, with --strict
-    4    a topology that could not be looked at as a whole
+    3    a log that was changed, a replay that ends otherwise; a refusal, with --strict
+    4    what could not be looked at, or run again, as a whole
     130  interrupted, or nobody read the output
     """
 

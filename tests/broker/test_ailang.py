@@ -14,6 +14,7 @@ from broker.grants import PRESETS, Grant, sees
 from broker.ledger import Ledger
 from broker.pipeline import Asked, Pipeline
 from broker.provenance import Provenance
+from broker.replay import Replay
 from broker.sessions import Session, mint
 from broker.settlement import Receipt
 from broker.worktrees import Worktrees
@@ -183,7 +184,12 @@ async def test_a_check_and_what_it_becomes(
 
 
 async def test_an_episode_of_the_eight_holds_and_has_one_encoding(
-    call: Callable[..., Any], open_session: Callable[..., Any], binary: StandIn, ledger: Ledger, episode: Path
+    call: Callable[..., Any],
+    open_session: Callable[..., Any],
+    binary: StandIn,
+    ledger: Ledger,
+    episode: Path,
+    catalog: Catalog,
 ) -> None:
     """Inputs, plans, results and outputs are canonical JSON, with nothing escaped that need not be."""
     session = await open_session(Read=9, Write=9, Check=9, Run=9, Discover=9, CLI=9)
@@ -203,6 +209,8 @@ async def test_an_episode_of_the_eight_holds_and_has_one_encoding(
         entry = json.loads(receipt.output)
         assert receipt.output == canonical.encode(entry)
     assert (await Provenance(ledger).verify("ep1")).faults == ()
+    replayed = [each async for each in Replay(ledger, catalog).episode("ep1")]
+    assert [(each.differences, each.missing, each.untold) for each in replayed] == [((), None, ())] * 8
     wanted = {records.INPUT, records.PLAN, records.OUTPUT, records.RESULT}
     found = set()
     for kept in (await every_object(ledger)).values():
