@@ -28,6 +28,8 @@ class Reaper:
         self._pipeline = pipeline
         self._lease = lease
         self._taken: set[Run] = set()
+        self._skip = 0
+        """Calls that can't be ended here, as those of skills that this worker has not: others may stand behind them."""
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -46,11 +48,16 @@ class Reaper:
         before = self._pipeline.clock() - self._lease
         ledger = self._pipeline.ledger
         self._taken = {run for run in self._taken if not run.task.done()}
-        for task in await ledger.tasks.abandoned(before, _LOOKED_AT):
+        found = await ledger.tasks.abandoned(before, _LOOKED_AT, self._skip)
+        for task in found:
             if len(self._taken) >= MOST:
                 break
             run = await self._pipeline.recover(task)
             if run is not None:
                 self._taken.add(run)
+            else:
+                self._skip += 1
+        if len(found) < _LOOKED_AT:
+            self._skip = 0
         for task_id, episode in await ledger.waiters.unanswered(before, _LOOKED_AT):
             await self._pipeline.answering.begin(task_id, episode)

@@ -117,9 +117,10 @@ class Tasks:
 
         return await self._database.read(work)
 
-    async def abandoned(self, before: float, limit: int) -> list[Task]:
-        """Open tasks whose lease had run out before this time, the oldest first."""
+    async def abandoned(self, before: float, limit: int, skip: int = 0) -> list[Task]:
+        """Open tasks whose lease had run out before this time, the oldest first, without the first `skip`."""
         query = _BARE.where(_call.state.is_(None) & (_call.lease_until < before)).order_by(_call.lease_until)
+        query = query.offset(skip)
 
         def work(connection: Connection) -> list[Task]:
             return [_task(dict(row)) for row in connection.execute(query.limit(limit)).mappings()]
