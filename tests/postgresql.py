@@ -16,7 +16,6 @@ import pytest
 OPTIONS = {
     "listen_addresses": "",
     "fsync": "off",
-    "synchronous_commit": "off",
     "full_page_writes": "off",
     "shared_buffers": "16MB",
     "max_connections": "60",
