@@ -14,6 +14,7 @@ GRACE = 5.0
 MAX_OUTPUT = 1 << 20
 _LOOK = 0.01
 _LONGEST_LOOK = 0.2
+_LAST = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +81,25 @@ async def exit_of(process: asyncio.subprocess.Process) -> None:
 
 
 async def end_group(process: asyncio.subprocess.Process, grace: float) -> None:
-    """Ask what is left of a program's process group to end, after `grace` seconds make it, and wait for the program."""
+    """Ask what is left of a program's process group to end, after `grace` seconds make it, and wait for that."""
     try:
         if _signal(process.pid, signal.SIGTERM):
-            async with asyncio.timeout(grace):
-                look = _LOOK
-                while _is_alive(process.pid):  # nobody tells when a group has become empty
-                    await asyncio.sleep(look)
-                    look = min(2 * look, _LONGEST_LOOK)
-    except TimeoutError:
-        pass
+            await _gone(process.pid, grace)
     finally:
-        _signal(process.pid, signal.SIGKILL)
+        if _signal(process.pid, signal.SIGKILL):
+            # Killed is not gone yet. What the kernel can't end, because a disk holds it, is not waited for.
+            await _gone(process.pid, _LAST)
         await process.wait()
+
+
+async def _gone(group: int, seconds: float) -> None:
+    """Come back when nothing of a process group runs any more, or after so many seconds."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            look = _LOOK
+            while _is_alive(group):  # nobody tells when a group has become empty
+                await asyncio.sleep(look)
+                look = min(2 * look, _LONGEST_LOOK)
 
 
 def _signal(group: int, number: int) -> bool:
