@@ -4,6 +4,7 @@ import base64
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -162,6 +163,9 @@ async def _show(settings: "Settings", letter_id: str, *, as_json: bool) -> None:
         screen.say_json(told)
         return
     body, headers = told.pop("body", None), told.pop("headers")
+    for name in ("diedAt", "parkedAt"):
+        if told[name] is not None:
+            told[name] = datetime.fromtimestamp(told[name], UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     width = max(map(len, (*told, *headers)), default=0)
     for name, value in {**told, **headers}.items():
         if value is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -114,6 +115,7 @@ def test_list_and_show_lose_nothing(skillbus: Skillbus, three: Desk) -> None:
     shown = skillbus("dead", "show", plain[:6])
     assert shown.code == 0
     assert ("messageId", "plain") in [tuple(line.split(maxsplit=1)) for line in shown.out.splitlines() if line]
+    assert re.search(r"^diedAt +20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ$", shown.out, re.MULTILINE)
     assert shown.out.endswith('\n\n{"a": "café\\u001b"}\n')
     letter = json.loads(skillbus("dead", "show", plain, "--json").out)
     assert (letter["agent"], letter["reason"], letter["signed"]) == ("tools", "expired", False)
