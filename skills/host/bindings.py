@@ -12,7 +12,7 @@ from ..catalog import PackContext, Problem, distribution_of
 from ..skill import Tier
 from . import fakes
 from .backends import BackendContext, Kind, Unconfigured
-from .settings import Setting, Source
+from .settings import Setting, Source, warn_of_variables
 
 GROUP = "skillbus.backends"
 INDEX = "kb.db"  # in the folder of the state, where no other file is named
@@ -235,12 +235,15 @@ def _check(kind: Kind, backend: Any) -> None:
 
 
 def _check_table(context: BackendContext) -> None:
-    """Say what of the table is not taken; never a value."""
+    """Say what of the table and of the variables is not taken; never a value."""
     builtins = BUILTIN[context.kind]
-    chosen = context.config.get("backend")
+    prefix = f"SKILLBUS_{context.kind.upper()}_"
+    chosen = context.environ.get(f"{prefix}BACKEND", "").strip() or context.config.get("backend")
     known = {"backend"}.union(*(builtin.options for builtin in builtins.values()))
     if isinstance(chosen, str) and chosen.strip().lower() not in {*builtins, *NOTHING, ""}:
-        return  # the table of a backend that knows itself what it takes
+        return  # a backend of others knows itself what it takes
+    secrets = {name.removesuffix("_file") for name in known} & SECRETS
+    warn_of_variables(prefix, {name.upper() for name in known | secrets}, context.environ)
     for name, value in context.config.items():
         where = f"tools.{context.kind}.{name}"
         if name in SECRETS:

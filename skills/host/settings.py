@@ -1,7 +1,7 @@
 """What the operator sets for the file tools, and where each setting came from."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -51,6 +51,7 @@ class FileSettings:
         """
         section = config.get("fs")
         _warn(section)
+        warn_of_variables(PREFIXES[0], ("BACKEND", "ROOT", "WRITE"), environ)
         fs: Mapping[str, Any] = section if isinstance(section, Mapping) else {}
         return cls(_backend(fs, environ), _write(fs, environ, write_default), _root(fs, environ))
 
@@ -67,6 +68,13 @@ def _warn(section: Any) -> None:
             log.warning("tools.fs.%s is not taken: known are %s", name, ", ".join(_KINDS))
         elif not isinstance(value, _KINDS[name]):
             log.warning("tools.fs.%s is not taken: it must be %s", name, _SAID[_KINDS[name]])
+
+
+def warn_of_variables(prefix: str, known: Collection[str], environ: Mapping[str, str]) -> None:
+    """Say which variables begin like ours and are none; never a value."""
+    for name in sorted(environ):
+        if name.startswith(prefix) and name.removeprefix(prefix) not in known:
+            log.warning("%s is not taken: known are %s", name, ", ".join(prefix + each for each in sorted(known)))
 
 
 def _backend(fs: Mapping[str, Any], environ: Mapping[str, str]) -> Setting[Backend]:

@@ -240,6 +240,25 @@ def test_the_catalog_tells_of_a_backend_that_is_left_out(installed: Any) -> None
     ]
 
 
+def test_variables_that_nobody_reads_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    bind("mail", context(SKILLBUS_MAIL_HOTS="hush", SKILLBUS_MAIL_PASSWORD="x", SKILLBUS_MAIL_PASSWORD_FILE="x"))
+    bind("kb", context(SKILLBUS_KB_FILE=""))
+    bind("search", context(SKILLBUS_SEARCH_BAKEND="hush"))
+    assert [message.partition(":")[0] for message in caplog.messages] == [
+        "SKILLBUS_MAIL_HOTS is not taken", "SKILLBUS_SEARCH_BAKEND is not taken",
+    ]  # fmt: skip
+    assert "SKILLBUS_SEARCH_API_KEY, SKILLBUS_SEARCH_API_KEY_FILE, SKILLBUS_SEARCH_BACKEND" in caplog.text
+    assert "hush" not in caplog.text
+
+
+def test_a_backend_of_others_knows_what_it_takes(installed: Any, caplog: pytest.LogCaptureFixture) -> None:
+    installed(search__plum="search")
+    config = {"search": {"flavour": "plum"}}
+    asked = context(config, SKILLBUS_SEARCH_BACKEND="plum", SKILLBUS_SEARCH_TASTE="sour")
+    assert bind("search", asked).tier == "live"
+    assert caplog.messages == []
+
+
 async def test_the_fakes_are_deterministic() -> None:
     skills = {skill.id: skill for skill in pack(context(
         {"search": {"backend": "fake"}, "kb": {"backend": "fake"}, "mail": {"backend": "fake"}}

@@ -86,3 +86,10 @@ def test_what_is_not_taken_is_warned_of(config: Any, says: list[str], caplog: py
 def test_a_root_that_can_be_no_directory_costs_no_tool(path: str) -> None:
     assert resolve({"SKILLBUS_FS_ROOT": path}).root.source == "env"
     assert resolve({}, {"workspace": path}).root.source == "config"
+
+
+def test_a_variable_that_nobody_reads_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    FileSettings.resolve({}, {"SKILLBUS_FS_WRITES": "hush", "SKILLBUS_FS_WRITE": "0", "MKLANG_FS_ROOT": "/"})
+    assert caplog.messages == [
+        "SKILLBUS_FS_WRITES is not taken: known are SKILLBUS_FS_BACKEND, SKILLBUS_FS_ROOT, SKILLBUS_FS_WRITE"
+    ]
