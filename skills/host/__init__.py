@@ -2,6 +2,7 @@
 
 # ruff: noqa: I001 - the groups are the map
 
+import logging
 from collections.abc import Iterable, Mapping
 
 from ..catalog import PackContext
@@ -24,9 +25,16 @@ from .settings import FileSettings
 # a backend of one's own
 from .backends import BackendContext, BackendError, KnowledgeBackend, MailBackend, Outgoing, SearchBackend, Unconfigured
 
+log = logging.getLogger(__name__)
+
+# Where the table of a tool is not called as the tool is.
+_TABLES = {"list_files": "fs", "read_file": "fs", "write_file": "fs", "search_kb": "kb", "send_reply": "mail"}
+
 
 def pack(context: PackContext) -> Iterable[Skill]:
     """The pack `host`, each tool in the tier that the operator chose."""
+    for name in sorted(_TABLES.keys() & context.config.keys()):
+        log.warning("tools.%s is not taken: the table of this tool is tools.%s", name, _TABLES[name])
     original = tools_block(context.environ)
     files = FileSettings.resolve(_over(original, context.config), context.environ)
     return (

@@ -251,6 +251,11 @@ def test_variables_that_nobody_reads_are_warned_of(caplog: pytest.LogCaptureFixt
     assert "hush" not in caplog.text
 
 
+def test_a_table_called_like_a_tool_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    tuple(pack(context({"search_kb": {"file": "kb.db"}, "search": {}, "clock": {}})))
+    assert caplog.messages == ["tools.search_kb is not taken: the table of this tool is tools.kb"]
+
+
 def test_a_backend_of_others_knows_what_it_takes(installed: Any, caplog: pytest.LogCaptureFixture) -> None:
     installed(search__plum="search")
     config = {"search": {"flavour": "plum"}}
