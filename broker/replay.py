@@ -24,6 +24,7 @@ from .policy import DENIED
 from .provenance import Provenance
 from .records import EffectRecord, Object
 from .sessions import Session
+from .watch import LedgerUnavailable
 
 Stage = Literal["log", "input", "plan", "request", "decision", "effect", "output", "end", "record"]
 """What of a call is compared, in this order: `end` is its state and outcome, `log` whether its links hold at all."""
@@ -91,7 +92,12 @@ class Replay:
         transition = orjson.loads(entry.encoded)["transitionFn"]
         if transition_of(skill.contract).ref != transition:
             return Replayed(entry, missing=f"the contract of {entry.skill} is another: the call ran by {transition}")
-        return _Call(entry, held, skill, await self._session(entry)).compare()
+        try:
+            return _Call(entry, held, skill, await self._session(entry)).compare()
+        except LedgerUnavailable:
+            raise
+        except Exception as error:  # what is not of its kind is a fault, wherever it shows
+            return Replayed(entry, (Difference("log", f"it can't be read: {type(error).__name__}"),))
 
     async def _session(self, entry: LogEntry) -> Session | None:
         name = entry.session or ""
@@ -184,7 +190,8 @@ class _Call:
             self._differ("request", f"{record.request_ref} is not what the plan asks for")
             return None
         # the request of what never ran is not stored: only its hash is
-        closed = int(self._entry.closed_at or 0)
+        stored: Any = self._entry.closed_at
+        closed = int(stored) if isinstance(stored, int | float) and abs(stored) < 1 << 53 else 0
         for now in range(closed, max(closed - _DENIED_WITHIN, 0), -1):
             if outcomes.request_of(effect, now).ref == record.request_ref:
                 return now
