@@ -33,6 +33,7 @@ class Events:
         self._write = write
         self._turn = asyncio.Lock()
         self._sent: deque[tuple[Outgoing, asyncio.Future[None]]] = deque()
+        self._refused = False
         self.count = 0
         self.heard = True
         self.broken = asyncio.Event()
@@ -82,7 +83,9 @@ class Events:
             self._sent.popleft()
             if error is not None and not isinstance(error, Unroutable):
                 # Its number is missing, which tells the caller that the stream is cut.
-                _log.warning("an event of a stream was not taken: %s", error)
+                level = logging.DEBUG if self._refused else logging.WARNING  # a caller may have made its queue so
+                self._refused = True
+                _log.log(level, "an event of a stream was not taken: %s", error)
 
     async def _again(self) -> None:
         try:
