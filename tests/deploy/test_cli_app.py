@@ -15,12 +15,13 @@ from tests.deploy.conftest import COMMAND, Ended, Home
 
 Skillbus = Callable[..., Ended]
 VERBS = [
-    (), ("demo",), ("worker",), ("session",), ("session", "new"), ("session", "list"), ("session", "revoke"), ("session", "end"),
-    ("skills",), ("card",), ("call",), ("agents",), ("ping",), ("log",), ("log", "tail"), ("log", "verify"), ("why",), ("replay",), ("provenance",), ("config",), ("doctor",),
-    ("dead",), ("dead", "list"), ("dead", "show"), ("dead", "requeue"), ("dead", "drop"),
-    ("kb",), ("kb", "add"), ("kb", "list"), ("kb", "remove"), ("kb", "search"),
-    ("contract",), ("contract", "check"), ("contract", "fmt"), ("contract", "air"), ("contract", "new"),
-    ("topology",), ("topology", "plan"), ("topology", "apply"), ("topology", "check"),
+    (), ("demo",), ("worker",), ("session",), ("session", "new"), ("session", "list"), ("session", "revoke"),
+    ("session", "end"), ("skills",), ("card",), ("call",), ("agents",), ("ping",), ("log",), ("log", "tail"),
+    ("log", "verify"), ("why",), ("replay",), ("provenance",), ("config",), ("doctor",), ("dead",),
+    ("dead", "list"), ("dead", "show"), ("dead", "requeue"), ("dead", "drop"), ("kb",), ("kb", "add"),
+    ("kb", "list"), ("kb", "remove"), ("kb", "search"), ("contract",), ("contract", "check"), ("contract", "fmt"),
+    ("contract", "air"), ("contract", "new"), ("topology",), ("topology", "plan"), ("topology", "apply"),
+    ("topology", "check"),
 ]  # fmt: skip
 GROUPS = (("session",), ("log",), ("dead",), ("kb",), ("topology",), ("contract",))
 
