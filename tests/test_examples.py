@@ -422,6 +422,23 @@ async def test_a_line_that_is_closed_fails_the_calls_on_it(served: Fresh, rabbit
     assert (told["retryable"], told["error"]) == (True, "UNAVAILABLE: the client was closed before the answer came")
 
 
+def test_a_call_on_a_line_that_was_just_closed_is_told_so(served: Fresh) -> None:
+    session = served.session("late", "Web.Search=web:1")
+    told = served.client("late", SKILLBUS_SESSION=session)
+    assert told == "the connection was closed before the call was sent"
+
+
+def test_no_input_raises(served: Fresh) -> None:
+    for text in served.client("odd"):
+        assert json.loads(text)["error"].startswith("the input can't be sent: ")
+
+
+def test_a_skill_can_not_claim_to_be_another_tool(served: Fresh) -> None:
+    told = served.client("claimed")
+    assert (told["tool"], told["untrusted"], told["output"]["tool"]) == ("rogue", True, "send_reply")
+    assert "sent" not in told
+
+
 def test_a_forked_process_has_a_line_of_its_own(served: Fresh) -> None:
     session = served.session("forked", "Web.Search=web:1")
     assert served.client("forked", SKILLBUS_SESSION=session) == ["2", "4"]

@@ -34,14 +34,18 @@ class Line:
         self._client: bus.Client | None = None
         self._connecting = asyncio.Lock()
         self._sending: set[asyncio.Task[Any]] = set()
-        self._closed = False
+        self._closed = self._ending = False
+        self._gate = threading.Lock()  # nothing is given to the loop once it is to end: it would wait for ever
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="skillbus", daemon=True)
         self._thread.start()
 
     def send(self, message: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         """The agent's response. Raises BusError."""
-        future = asyncio.run_coroutine_threadsafe(self._send(message, timeout), self._loop)
+        with self._gate:
+            if self._ending:
+                raise bus.ConnectionLost("the connection was closed before the call was sent")
+            future = asyncio.run_coroutine_threadsafe(self._send(message, timeout), self._loop)
         try:
             return future.result()
         except BaseException:
@@ -50,7 +54,9 @@ class Line:
 
     def close(self) -> None:
         """Close the connection and end the thread; calls that are under way fail."""
-        closing = asyncio.run_coroutine_threadsafe(self._leave(), self._loop)
+        with self._gate:
+            self._ending = True
+            closing = asyncio.run_coroutine_threadsafe(self._leave(), self._loop)
         try:
             closing.result(LEAVE)
         except TimeoutError:

@@ -21,15 +21,16 @@ EMPTY: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 def of(response: Mapping[str, Any]) -> str:
     """The observation in an agent's response. Raises Failure for one that holds none.
 
-    A tool of the host has the envelope already; the output of any other skill stands in the envelope's `output`.
+    A tool of the host has the envelope already; the output of any other skill stands in the envelope's `output`,
+    whatever it claims to be.
     """
     envelope = Envelope.of(response)
     output, said = envelope.output, envelope.metadata
     if "world" in said:  # of a skill that answers with a text
         return str(output["text"])
     rest = {name: value for name, value in output.items() if name != "world"}
-    if all(name in rest for name in FIELDS):
-        return _text({name: rest.pop(name) for name in FIELDS} | rest)
+    if said.get("tool") in EMPTY and all(name in rest for name in FIELDS):
+        return _text({name: rest.pop(name) for name in FIELDS} | rest | {"untrusted": True})
     is_error = said.get("status") != "ok"
     body = {
         "tool": said.get("tool"),

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ LASTING = (bus.Refused,)  # of those that are Unavailable
 log = logging.getLogger(__name__)
 
 _unsettled = Unsettled()
+os.register_at_fork(after_in_child=_unsettled.unlock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Tool:
         """
         try:
             asked = self._asked(given)
-        except (ValueError, TypeError, RecursionError) as error:
+        except Exception as error:
             return observation.failure(self.skill or "skillbus", {}, f"the input can't be sent: {error}")
         try:
             return self._call(asked)
@@ -76,7 +78,7 @@ class Tool:
         arguments: Any = dict(given)
         timeout, message_id = TIMEOUT, None
         if not skill:
-            unknown = sorted(given.keys() - {"skill", "arguments", "timeout", "message_id"})
+            unknown = sorted(arguments.keys() - {"skill", "arguments", "timeout", "message_id"})
             if unknown:
                 raise ValueError(f"{unknown[0]!r} is not known: arguments of the skill stand in `arguments`")
             skill, arguments = given.get("skill"), given.get("arguments") or {}

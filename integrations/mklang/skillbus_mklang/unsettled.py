@@ -19,6 +19,10 @@ class Unsettled:
         with self._lock:
             return self._ids.pop(name, None) or uuid4().hex
 
+    def unlock(self) -> None:
+        """Be of use in a forked process, which has not the thread that may have held the lock."""
+        self._lock = threading.Lock()
+
     def keep(self, name: str, message_id: str) -> None:
         """Keep the id of a call whose outcome is not known."""
         with self._lock:
