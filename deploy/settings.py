@@ -9,6 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -80,6 +81,13 @@ def _from_text(value: Any) -> Any:
 
 def _state_home() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state", "skillbus").expanduser()
+
+
+def _expanded(path: Path) -> Path:
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError("begins with the home of a user who is not known here") from None
 
 
 def _below_state(name: str) -> Any:
@@ -264,7 +272,7 @@ class Settings(BaseSettings):
     def _make_absolute(cls, value: Path) -> Path:
         if "\0" in str(value):
             raise ValueError("must be a path")
-        return value.expanduser().absolute()
+        return _expanded(value).absolute()
 
     @field_validator("ledger", mode="before")
     @classmethod
@@ -277,7 +285,7 @@ class Settings(BaseSettings):
         path = re.sub(r"^sqlite(\+\w+)?:///", "", text)
         if "://" in path:
             raise ValueError("must be the path of a SQLite file")
-        return str(Path(path).expanduser().absolute())
+        return str(_expanded(Path(path)).absolute())
 
     @field_validator("push_allow")
     @classmethod
@@ -298,7 +306,7 @@ class Settings(BaseSettings):
     def _find_tools(cls, value: tuple[Path, ...]) -> tuple[Path, ...]:
         if any("\0" in str(path) for path in value):
             raise ValueError("must be paths of folders")
-        return tuple(path.expanduser().absolute() for path in value)
+        return tuple(_expanded(path).absolute() for path in value)
 
     @field_validator("log_format", "log_level", mode="before")
     @classmethod
@@ -387,7 +395,9 @@ def _shown_url(url: str) -> str:
 def _find_file(config: Path | str | None) -> Path | None:
     named = config or os.environ.get(f"{PREFIX}CONFIG")
     if named:
-        return Path(named).expanduser()
+        with suppress(ValueError):  # no file is there then
+            return _expanded(Path(named))
+        return Path(named)
     return Path(FILE) if Path(FILE).exists() else None
 
 

@@ -292,6 +292,13 @@ def test_paths_are_absolute_and_know_the_home(monkeypatch: pytest.MonkeyPatch, h
     assert Settings(state_dir="there").ledger == str(here / "there" / "ledger.db")
 
 
+@pytest.mark.parametrize("name", ["state_dir", "workspaces", "ledger"])
+def test_the_home_of_a_user_who_is_not_there_is_no_path(name: str) -> None:
+    assert lines_of(**{name: "~nobody-here/x"}) == [
+        f"--{name.replace('_', '-')}: begins with the home of a user who is not known here"
+    ]
+
+
 def test_the_state_folder_is_made_for_its_user_alone(here: Path) -> None:
     settings = Settings(state_dir=here / "new" / "state")
     assert settings.prepare_state_dir() == here / "new" / "state"
