@@ -109,7 +109,7 @@ class Call:
             return
         self._logged += len(text) + 1
         lead = (self.tool.id, self.context.invocation_id)
-        for line in self.supply.redact(legible(text[:left])).splitlines() or [""]:
+        for line in self.supply.redact(legible(text))[:left].splitlines() or [""]:
             log.log(level, "%s, call %s: %s", *lead, line)
         if self._logged >= self.tool.log_bytes:
             log.warning("%s, call %s: it writes more than %d bytes; the rest is left out", *lead, self.tool.log_bytes)

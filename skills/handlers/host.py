@@ -22,6 +22,7 @@ SLACK = 1 << 20  # by how much a line may be too long before its host is ended
 TRAFFIC = 64 << 20
 """What a host may send in one call, in bytes."""
 LOG_LINE = 8 << 10
+HELD = 2 << 10  # characters at the end of a cut line that are said with what follows them
 LEFTOVER = 0.5  # seconds in which what a host that is gone has sent is read
 
 log = logging.getLogger(__name__)
@@ -231,19 +232,22 @@ class Host:
 
     async def _listen(self) -> None:
         """Take what the handler prints into the log."""
-        stdout = self._printed
+        stdout, held = self._printed, ""
         while True:
+            whole = True
             try:
                 line = await stdout.readuntil(b"\n")
             except asyncio.LimitOverrunError as error:
-                line = await stdout.read(max(error.consumed, 1))
+                line, whole = await stdout.read(max(error.consumed, 1)), False
             except asyncio.IncompleteReadError as error:
-                if not error.partial:
+                if not error.partial and not held:
                     return
                 line = error.partial
-            text = line.decode("utf-8", "replace").rstrip("\n")
+            text = held + line.decode("utf-8", "replace").rstrip("\n")
             for redact in self._redactions:
                 text = redact(text)
+            # where a long line is cut, there may be a secret
+            text, held = (text, "") if whole else (text[:-HELD], text[-HELD:])
             if self._call is not None:
                 self._call.say(text)
             else:

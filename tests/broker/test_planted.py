@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import logging
+import os
 import re
 import sqlite3
 import string
@@ -105,6 +106,13 @@ async def leak(order, context):
                     except Exception as error:
                         said["text"] += str(error)
                 await context.memories.Notes.put("fine", "a value")
+            case "print":
+                print(f"printed {text}")
+                print("x" * 8180 + text + "x" * 9000, flush=True)
+            case "halves":
+                print("y" * 9000 + text[:9], end="", flush=True)
+                await context.chunk("a round trip, so that the first half is read alone")
+                print(text[9:] + "y" * 9000, flush=True)
             case "raise":
                 raise RuntimeError(f"no {text}", {"arguments": text})
             case "handled":
@@ -114,6 +122,39 @@ async def leak(order, context):
                     logging.getLogger("leak").exception("it failed with %r", text)
     return said
 """
+JAVASCRIPT = """
+const WAYS = {
+  plain: (text) => text,
+  base64: (text) => Buffer.from(text).toString("base64"),
+  url: encodeURIComponent,
+  json: (text) => JSON.stringify(JSON.stringify(text)),
+  hex: (text) => Buffer.from(text).toString("hex"),
+};
+
+export async function leak(order, context) {
+  const said = { text: "said: ", parts: [] };
+  for (const [where, way] of JSON.parse(order.plants)) {
+    const text = WAYS[way](context.secrets.KEY);
+    if (where === "output") said.text += `<${text}>`;
+    if (where === "part") said.parts.push(text);
+    if (where === "progress") await context.progress(`at ${text}`, 0.5);
+    if (where === "chunk") await context.chunk(`chunk ${text}.`);
+    if (where === "split") for (const each of `split ${text}.`) await context.chunk(each, "split");
+    if (where === "data") await context.chunk({ [text]: [text] }, `data ${text}`);
+    if (where === "log") await context.log(`it is ${text}`, "warning");
+    if (where === "print") console.log(`printed ${text}\\n${"x".repeat(8180)}${text}${"x".repeat(9000)}`);
+    if (where === "raise") throw new Error(`no ${text}`);
+    const refused = (error) => (said.text += error.message);
+    if (where === "memory") await context.memories.Notes.put("key", text).catch(refused);
+  }
+  return said;
+}
+"""
+LANGUAGES = {
+    "inline": 'python = "./leak.py:leak"',
+    "process": 'python = "./leak.py:leak"\nisolation = "process"',
+    "javascript": 'javascript = "./leak.mjs#leak"',
+}
 PLACES = ["output", "part", "progress", "chunk", "split", "data", "log", "logging", "memory", "raise", "handled"]
 WAYS = ["plain", "base64", "base64 behind a", "base64 behind ab", "url", "json", "html", "hex", "HEX"]
 # Nothing but the secrets may look like them by chance, so they are long enough; what stands in them is not tame.
@@ -130,6 +171,7 @@ class Leaky:
     environ: dict[str, str]
     folder: Path
     log: io.StringIO
+    catalog: Catalog
     sent: list[str] = field(default_factory=list)
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
@@ -141,6 +183,10 @@ class Leaky:
         await stream.end()
         self.sent += [json.dumps(body, ensure_ascii=False) for body in stream.answer.bodies]
         return stream.state
+
+    async def close(self) -> None:
+        """End the hosts; what they have printed is in the log then."""
+        await self.catalog.close()
 
     @property
     def everything(self) -> str:
@@ -161,13 +207,17 @@ def _text(cell: Any) -> str:
 
 
 @pytest.fixture
-async def leaky(tmp_path: Path) -> AsyncIterator[Leaky]:
+async def leaky(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Leaky]:
+    """The tool is bound to the language that the test names, in the worker's process where it names none."""
+    binding = LANGUAGES[getattr(request, "param", "inline")]
     tools, state = tmp_path / "tools", tmp_path / "state"
     tools.mkdir()
     state.mkdir()
-    for name, text in (("planted.tb", CONTRACT), ("skillbus.tools.toml", MANIFEST), ("leak.py", HANDLER)):
+    files = {"planted.tb": CONTRACT, "leak.py": HANDLER, "leak.mjs": JAVASCRIPT}
+    files["skillbus.tools.toml"] = MANIFEST.replace(LANGUAGES["inline"], binding)
+    for name, text in files.items():
         (tools / name).write_text(text)
-    environ: dict[str, str] = {}
+    environ = {"PATH": os.environ["PATH"]}
     context = PackContext(environ=environ, state_dir=state)
     catalog = Catalog.load(context, installed=False, folders=[tools])
     assert catalog.problems == ()
@@ -179,9 +229,10 @@ async def leaky(tmp_path: Path) -> AsyncIterator[Leaky]:
         await ledger.add_session(session)
         pipeline = Pipeline(catalog, ledger, Worktrees(tmp_path / "workspaces"), owner="w", version="0", agent="house")
         house = House(SkillAgent("house", pipeline, ledger, version="1"), credential)
-        yield Leaky(house, environ, state, log)
+        leaky = Leaky(house, environ, state, log, catalog)
+        yield leaky
         await pipeline.close()
-        await catalog.close()
+        await leaky.close()
     logging.getLogger().handlers[:], level = before
     logging.getLogger().setLevel(level)
     logging.captureWarnings(False)
@@ -221,6 +272,25 @@ async def test_each_place_and_way(leaky: Leaky, way: str) -> None:
     assert everything.count("[secret]") >= len(PLACES)
     assert "a memory keeps no value of a secret" in everything
     assert "a value" in everything
+
+
+@pytest.mark.parametrize("leaky", ["process", "javascript"], indirect=True)
+async def test_hosts_in_both_languages(leaky: Leaky) -> None:
+    secret = 'sk-live-/+"é<7\\ &%'
+    places = ["output", "part", "progress", "chunk", "split", "data", "log", "print", "memory", "raise"]
+    for way in ("plain", "base64", "url", "json", "hex"):
+        plants = [(place, way) for place in places]
+        assert await leaky.call(secret, plants) == "FAILED"
+        assert await leaky.call(secret, plants[:-1]) == "COMPLETED"
+        await leaky.call(secret, [("halves", way)])
+    await leaky.close()
+    everything = leaky.everything
+    check_clean(everything, secret)
+    halves = base64.b64encode(secret.encode()).decode()
+    assert not [half for half in (secret[9:], halves[9:]) if half in everything]
+    assert "printed [secret]" in everything
+    assert "xxx[secret]xxx" in everything
+    assert "a memory keeps no value of a secret" in everything
 
 
 async def test_the_test_would_find_what_is_not_redacted(leaky: Leaky, monkeypatch: pytest.MonkeyPatch) -> None:
