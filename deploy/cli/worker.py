@@ -81,7 +81,7 @@ def worker(
     Exit code 2 if it can't start.
 
     [dim]Examples[/dim]
-    skillbus topology apply --management-url http://rabbitmq:15672 && skillbus worker
+    skillbus topology apply; skillbus worker
     skillbus worker --amqp-url amqp://user:password@rabbitmq/ --slots 16
     skillbus worker --private-rabbitmq --pack mytools.skills:pack
     """
