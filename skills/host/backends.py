@@ -14,6 +14,7 @@ from ..errors import SkillError
 
 Kind = Literal["search", "kb", "mail"]
 
+MAX_WAIT = 1e9  # seconds
 MAX_SECRET = 65_536  # bytes of a secret's file
 
 log = logging.getLogger(__name__)
@@ -22,11 +23,14 @@ log = logging.getLogger(__name__)
 class BackendError(SkillError):
     """The backend can't answer; the message reaches the caller, so it holds no secret.
 
-    `retryable` says that the same call may go well later, after `retry_after` seconds where the backend knows.
+    `retryable` says that the same call may go well later, after `retry_after` seconds where the backend knows: what is
+    no number from 0 to MAX_WAIT is not known.
     """
 
     def __init__(self, message: str, *, retryable: bool = False, retry_after: float | None = None) -> None:
-        self.retryable, self.retry_after = retryable, retry_after
+        self.retryable = retryable is True
+        is_known = isinstance(retry_after, int | float) and 0 <= retry_after <= MAX_WAIT
+        self.retry_after = retry_after if is_known else None
         super().__init__(message)
 
 

@@ -1,9 +1,10 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from skills.host import BackendContext, Unconfigured
+from skills.host import BackendContext, BackendError, Unconfigured
 
 
 def test_the_environment_beats_the_table() -> None:
@@ -53,3 +54,15 @@ def test_a_file_that_holds_no_secret_is_an_error_without_its_content(tmp_path: P
         assert "hush" not in str(caught.value)
     context = BackendContext("search", {}, {"TAVILY_API_KEY_FILE": str(empty)})
     assert context.secret("api_key", "TAVILY_API_KEY") is None
+
+
+@pytest.mark.parametrize("wait", [float("nan"), float("inf"), -1, 10**400, "soon", None])
+def test_what_is_no_time_to_wait_is_not_known(wait: Any) -> None:
+    assert BackendError("x", retry_after=wait).retry_after is None
+
+
+def test_only_true_is_retryable() -> None:
+    said: Any = "yes"
+    assert BackendError("x", retryable=said).retryable is False
+    error = BackendError("x", retryable=True, retry_after=2.5)
+    assert (error.retryable, error.retry_after) == (True, 2.5)
