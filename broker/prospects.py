@@ -1,6 +1,7 @@
 """Whether a grant can be of any use on a host: told when it is minted, where a mistake is cheap."""
 
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 
 from skills import Contract, PlannedEffect, Quantity
 
@@ -19,10 +20,13 @@ _MEASURED: Mapping[str, Quantity] = {
 }
 
 
-def futility(grant: Grant, contracts: Iterable[Contract], policy: HostPolicy) -> str | None:
+def futility(
+    grant: Grant, contracts: Iterable[Contract], policy: HostPolicy, *, lifetime: tuple[int, int] | None = None
+) -> str | None:
     """Why nothing can be called by a grant, in words that follow it; None if something can.
 
-    `contracts` are those of the skills that are loaded here, which may be others than a worker has.
+    `contracts` are those of the skills that are loaded here, which may be others than a worker has. `lifetime` is from
+    when until before when the grant will hold, in Unix seconds; without it the constraints on times are left aside.
     """
     known = list(contracts)
     scopes = {effect.scope for contract in known for effect in contract.effects if effect.name == grant.effect}
@@ -38,7 +42,23 @@ def futility(grant: Grant, contracts: Iterable[Contract], policy: HostPolicy) ->
     if not any(_fits(grant, contract) for contract in permitted):
         names = ", ".join(contract.id for contract in permitted)
         return f"is of no use here: no skill that needs it ({names}) can fulfil its constraints"
+    if lifetime is not None and not _comes(grant, *lifetime):
+        return "is of no use: while its session lives there is no time at which after and before hold"
     return None
+
+
+def _comes(grant: Grant, begin: int, end: int) -> bool:
+    """Whether there is a second at which the constraints on times hold."""
+    for name, value in grant.constraints.given:
+        if name == "after":
+            begin = max(begin, _second(value))
+        elif name == "before":
+            end = min(end, _second(value))
+    return begin < end
+
+
+def _second(value: str) -> int:
+    return int(datetime.fromisoformat(value).timestamp())
 
 
 def _fits(grant: Grant, contract: Contract) -> bool:

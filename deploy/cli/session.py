@@ -39,6 +39,7 @@ app = typer.Typer(no_args_is_help=True, help="Sessions: who may call what, how o
 DEFAULT_BUDGET = 50
 MAX_BUDGET = 10**18 - 1
 SHORT_ID = 12
+SHORTEST = 2  # seconds of a session in which its grants hold at all
 
 _PREFIX = re.compile(r"[0-9a-f]{8,64}")
 
@@ -88,7 +89,7 @@ def new(
     The credential is shown once, alone on the standard output; with --out
     it goes into a file instead. Sessions of one episode share its worktree,
     its log, and what it has spent. A grant that no skill which is loaded here
-    needs, or that the host's policy denies, is warned of.
+    needs, that the host's policy denies, or whose times never come, is warned of.
 
     [dim]Examples[/dim]
     skillbus session new ep1 --preset workspace --budget 10 --out ep1.session
@@ -98,10 +99,12 @@ def new(
     """
     wanted = _grants(grant or [], grants_file, preset, budget)
     seconds = int(parse_duration(ttl, option="--ttl"))
+    if seconds < SHORTEST:
+        raise Failure(f"--ttl must be at least {SHORTEST}s: a grant ends one second before its session")
     settings = settings_from(
         config, state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools
     )
-    doubts = _doubts(settings, wanted)
+    doubts = _doubts(settings, wanted, seconds)
     if strict and doubts:
         raise Failure(f"{'; '.join(doubts)}; nothing was minted")
     perform(_new(settings, episode, wanted, seconds, repo, branch, out))
@@ -190,7 +193,7 @@ def _document(file: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _doubts(settings: "Settings", grants: "list[Grant]") -> list[str]:
+def _doubts(settings: "Settings", grants: "list[Grant]", ttl: int) -> list[str]:
     """What is to be said of the grants by which nothing can be called on this host."""
     from broker.prospects import futility
     from skills import Catalog, PackContext
@@ -198,7 +201,9 @@ def _doubts(settings: "Settings", grants: "list[Grant]") -> list[str]:
     context = PackContext(settings.tools, dict(os.environ), state_dir=settings.state_dir)
     catalog = Catalog.load(context, only=settings.only_packs, named=settings.packs, folders=settings.tools_dirs)
     contracts = [skill.contract for skill in catalog]
-    found = [(grant, futility(grant, contracts, settings.policy)) for grant in grants]
+    now = int(time.time())
+    lifetime = (now, now + ttl - 1)
+    found = [(grant, futility(grant, contracts, settings.policy, lifetime=lifetime)) for grant in grants]
     return [f"the grant {grant} {why}" for grant, why in found if why is not None]
 
 

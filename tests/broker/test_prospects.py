@@ -32,6 +32,24 @@ def test_a_grant_that_is_of_no_use_is_told(text: str, why: str | None) -> None:
     assert found is None if why is None else why in str(found)
 
 
+@pytest.mark.parametrize(
+    ("times", "comes"),
+    [
+        ("after=999&before=1001", True),
+        ("after=1999", True),
+        ("after=2000", False),
+        ("before=1000", False),
+        ("before=1001", True),
+        ("after=1500&before=1500", False),
+    ],
+)
+def test_a_grant_whose_time_never_comes_is_told(times: str, comes: bool) -> None:
+    grant = parse_grant(f"Web.Search=web:1?{times}", expires_at=2**40)
+    found = futility(grant, CONTRACTS, UNRESTRICTED, lifetime=(1000, 2000))
+    assert found is None if comes else "there is no time" in str(found)
+    assert futility(grant, CONTRACTS, UNRESTRICTED) is None
+
+
 def test_a_grant_of_what_the_host_denies_is_told() -> None:
     grant = parse_grant("Mail.Send=mail:1", expires_at=2**40)
     found = futility(grant, CONTRACTS, HostPolicy(deny_egress=True))

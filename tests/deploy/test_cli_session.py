@@ -103,6 +103,8 @@ def test_presets_and_grants_add_up(skillbus: Skillbus) -> None:
         (["ep1", "-g", "A=b:99999999999999999999"], "is not an integer"),
         (["ep1", "-g", "A=b:1", "--ttl", "9" * 400], "is over a hundred years"),
         (["ep1", "-g", "A=b:1", "--ttl", "soon"], "--ttl 'soon' is no duration"),
+        (["ep1", "-g", "A=b:1", "--ttl", "1"], "--ttl must be at least 2s"),
+        (["ep1", "-g", "Web.Search=web:1?before=1", "--strict"], "there is no time at which after and before hold"),
         (["ep1", "-g", "A=b:1", "--branch", "x"], "--branch is for a --repo"),
         (["ep1", "-g", "A=b:1", "--repo", "nowhere"], "is not a git repository"),
         (["ep1", "-g", "A=b:1", "--out", "nowhere/c"], "is not there, or can't be written"),
