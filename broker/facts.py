@@ -117,5 +117,6 @@ def _bytes(value: Any) -> int | None:
 
 def _recipients(value: Any) -> int | None:
     if isinstance(value, str):
-        return max(sum(1 for part in _SEPARATORS.split(value) if part.strip()), 1)
+        # A mail system may part them by less than a comma.
+        return max(sum(1 for part in _SEPARATORS.split(value) if part.strip()), value.count("@"), 1)
     return _count(value)

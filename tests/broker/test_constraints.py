@@ -432,3 +432,8 @@ def test_links_are_followed(tmp_path: Path) -> None:
         for path, passes in {"docs/a": True, "docs/new/a": True, "docs/out/a": False, "docs/away/a": False}.items():
             known = Facts.of(measured(path="/path"), planned({"path": path}), worktree=worktree)
             assert (constraints.fault(known, NOW) is None) is passes, path
+
+
+@pytest.mark.parametrize(("to", "count"), [("customer", 1), ("a@x, b@y;", 2), ("a@x b@y\nc@z", 3), ("a@x\uff0cb@y", 2)])
+def test_every_address_of_a_text_is_a_recipient(to: str, count: int) -> None:
+    assert Facts.of(measured(recipients="/r"), planned({"r": to})).recipients == count
