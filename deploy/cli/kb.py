@@ -58,6 +58,10 @@ def add(
                 screen.warn(f"{name} is left out: {reason}")
             if not as_json:
                 screen.say(screen.legible(f"{folder}: {_counted(found)}"))
+        roots = {Path(os.fsdecode(each.folder)) for each in _explained(index.documents)}
+    for folder in folders:
+        for other in sorted(_overlapping(folder.resolve(), roots)):
+            screen.warn(f"{folder} and {other} overlap: what is in both is found twice (`skillbus kb remove` one)")
     if as_json:
         screen.say_json(taken)
 
@@ -80,7 +84,8 @@ def list_(
     if documents:
         rows = [{"document": each.name, "bytes": each.bytes, "folder": _folder(each)} for each in found]
         if not as_json:
-            screen.say_table(("BYTES", "DOCUMENT"), [(str(row["bytes"]), str(row["document"])) for row in rows])
+            cells = [(str(row["bytes"]), str(row["document"]), str(row["folder"])) for row in rows]
+            screen.say_table(("BYTES", "DOCUMENT", "FOLDER"), cells)
     else:
         names = dict.fromkeys(map(_folder, found))
         rows = [{"folder": name, "documents": sum(_folder(each) == name for each in found)} for name in names]
@@ -92,7 +97,7 @@ def list_(
 
 @app.command("remove")
 def remove(
-    target: Annotated[str, typer.Argument(metavar="DIR|DOCUMENT", help="A folder, or a document as `list` names it.")],
+    target: Annotated[str, typer.Argument(metavar="DIR|DOCUMENT", help="A folder, or a document by its path or name.")],
     kb: KbFile = None,
     config: ConfigFile = None,
     state_dir: StateDir = None,
@@ -106,11 +111,7 @@ def remove(
     skillbus kb remove handbook/old.md
     """
     with _opened(kb, config, state_dir, make=True, must_exist=True) as index:
-        folder = str(Path(target).expanduser().absolute().resolve())
-        known = _explained(index.documents)
-        gone = [each for each in known if _folder(each) == folder] or [each for each in known if each.name == target]
-        if not gone:
-            raise Failure(f"{target} is not in the index: `skillbus kb list --documents` shows what is")
+        gone = _meant(target, _explained(index.documents))
 
         def drop() -> None:
             with index.change():
@@ -165,6 +166,32 @@ def _opened(
     if make and file.parent == settings.state_dir:
         settings.prepare_state_dir()
     return _explained(lambda: Index.open(file, make=make), file)
+
+
+def _overlapping(root: Path, others: set[Path]) -> set[Path]:
+    return {each for each in others if each != root and (each in root.parents or root in each.parents)}
+
+
+def _meant(target: str, known: "list[Document]") -> "list[Document]":
+    """A folder's documents, else those of a file, else the one with that name. Raises Failure."""
+    from skills import legible
+
+    path = legible(str(Path(target).expanduser().absolute().resolve()))
+    found = [each for each in known if _folder(each) == path] or [each for each in known if _file(each) == path]
+    if found:
+        return found
+    found = [each for each in known if each.name == target]
+    if len(found) > 1:
+        named = ", ".join(map(_file, found))
+        raise Failure(f"{target} is the name of {len(found)} documents: say which by its path ({named})")
+    if not found:
+        raise Failure(f"{target} is not in the index: `skillbus kb list --documents` shows what is")
+    return found
+
+
+def _file(document: "Document") -> str:
+    """Where a document was read, as it can be shown."""
+    return f"{_folder(document).rstrip('/')}/{document.name.partition('/')[2]}"
 
 
 def _explained(work: Callable[[], T], file: Path | None = None) -> T:

@@ -58,6 +58,33 @@ def test_it_is_listed_searched_and_removed(skillbus: Skillbus, docs: Path) -> No
     assert (ended.code, "is not in the index" in ended.err) == (1, True)
 
 
+def test_documents_of_one_name_are_told_apart(
+    skillbus: Skillbus, home: Home, docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = home.folder / "other" / "docs"
+    other.mkdir(parents=True)
+    (other / "refunds.md").write_text("none")
+    assert "overlap" not in skillbus("kb", "add", "docs", "other/docs").err
+    rows = [line.split() for line in skillbus("kb", "list", "-d").out.splitlines()]
+    assert [row[2] for row in rows if row[1] == "docs/refunds.md"] == [str(docs), str(other)]
+    monkeypatch.chdir(home.folder / "state")
+    ended = skillbus("kb", "remove", "docs/refunds.md")
+    assert (ended.code, f"is the name of 2 documents: say which by its path ({docs}/refunds.md, " in ended.err) == (
+        1,
+        True,
+    )
+    assert skillbus("kb", "remove", "../other/docs/refunds.md").err == "1 document(s) removed\n"
+    assert skillbus("kb", "remove", "docs/refunds.md").err == "1 document(s) removed\n"
+
+
+def test_folders_in_each_other_are_warned_of(skillbus: Skillbus, home: Home, docs: Path) -> None:
+    (docs / "sub").mkdir()
+    (docs / "sub" / "x.md").write_text("x")
+    assert "overlap" not in skillbus("kb", "add", "docs").err
+    assert f"docs/sub and {docs} overlap" in skillbus("kb", "add", "docs/sub").err
+    assert f"docs and {docs}/sub overlap" in skillbus("kb", "add", "docs").err
+
+
 def test_the_file_can_be_named(skillbus: Skillbus, home: Home, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (taken,) = json.loads(skillbus("kb", "add", "docs", "--kb", "other.db", "--json").out)
     assert (taken["folder"], len(taken["added"]), taken["skipped"]) == (
