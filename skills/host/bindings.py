@@ -119,14 +119,16 @@ def bind(kind: Kind, pack: PackContext, *, original: Mapping[str, Any] | None = 
     foreign = _foreign(kind, pack)
     name, source = _resolved(context, _table(original or {}, kind), foreign, pack)
     if name == "stub":
-        return _stub(context, source)
+        return _stub(context, source, _raising(kind, source))
     builtin = BUILTIN[kind].get(name)
     brought = "" if builtin else distribution_of(foreign[name])
+    raising = _raising(kind, source)
     try:
         backend = builtin.make(context) if builtin else _loaded(foreign[name])(context)
         _check(kind, backend)
     except Unconfigured as lack:
         pack.report(Problem(f"{kind}.{name}", str(lack), "backend", brought))
+        raising = str(lack) if builtin else raising  # callers see it, and a stranger's text may not be meant for them
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
@@ -134,8 +136,8 @@ def bind(kind: Kind, pack: PackContext, *, original: Mapping[str, Any] | None = 
         pack.report(Problem(f"{kind}.{name}", f"it can't be made ({type(error).__name__})", "backend", brought))
     else:
         tier = builtin.tier if builtin else "live"
-        return Binding(name, source, tier, backend, RAISE[kind] if tier != "live" else "")
-    return _stub(context, source)
+        return Binding(name, source, tier, backend, raising if tier != "live" else "")
+    return _stub(context, source, raising)
 
 
 def resolve(kind: Kind, pack: PackContext, *, original: Mapping[str, Any] | None = None) -> Setting[str]:
@@ -192,9 +194,16 @@ def _default(context: BackendContext, pack: PackContext) -> str:
     return "index" if context.kind == "kb" and context.option("file") else "stub"
 
 
-def _stub(context: BackendContext, source: Source) -> Binding:
+def _stub(context: BackendContext, source: Source, raising: str) -> Binding:
     make = STUBS[context.kind]
-    return Binding("stub", source, "stub", make(context) if make else None, RAISE[context.kind])
+    return Binding("stub", source, "stub", make(context) if make else None, raising)
+
+
+def _raising(kind: Kind, source: Source) -> str:
+    """How to get a higher tier. What is named stays chosen until it is named no longer, or something above it is."""
+    if source == "default" or "_BACKEND=" in RAISE[kind].partition(",")[0]:
+        return RAISE[kind]
+    return f"{RAISE[kind]}; and take out the backend that is named now"
 
 
 def _foreign(kind: Kind, pack: PackContext) -> dict[str, EntryPoint]:

@@ -129,6 +129,19 @@ def test_each_tier_tells_how_to_raise_it() -> None:
     assert (offline["search"].tier, offline["search"].raise_tier) == ("live", "")
 
 
+def test_what_is_named_and_lacks_something_tells_what() -> None:
+    def raising(kind: Any, **environ: str) -> str:
+        return bind(kind, context(None, [], **environ)).raise_tier
+
+    assert raising("search", SKILLBUS_SEARCH_BACKEND="searxng") == "set SKILLBUS_SEARCH_URL to the URL of the instance"
+    for named in ("off", "fake", "plum"):
+        assert raising("search", SKILLBUS_SEARCH_BACKEND=named, TAVILY_API_KEY="k").endswith(
+            "; and take out the backend that is named now"
+        )
+    assert raising("mail", MKLANG_MAIL_BACKEND="fake").startswith("set SKILLBUS_MAIL_BACKEND=smtp")
+    assert "take out" not in raising("search") + raising("mail", SKILLBUS_MAIL_BACKEND="stub")
+
+
 @pytest.mark.parametrize(
     ("table", "says"),
     [
