@@ -20,6 +20,9 @@ _SETTINGS = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
     "core.untrackedCache": "false",
+    "core.ignoreCase": "false",
+    "core.ignoreStat": "false",
+    "sparse.expectFilesOutsideOfPatterns": "false",
     "core.pager": "cat",
     "core.editor": "false",
     "core.askPass": "false",
@@ -58,7 +61,7 @@ class Repository:
     """A git repository, seen from a folder in it: its own, or one of its worktrees."""
 
     def __init__(self, folder: Path, *, ceiling: Path | None = None) -> None:
-        """`ceiling` is a folder above which no repository is looked for."""
+        """`ceiling` is a folder above which no repository is looked for; with one, the folder is a worktree's root."""
         self.folder = folder
         self._ceiling = ceiling
 
@@ -133,7 +136,8 @@ class Repository:
     async def loose(self) -> Loose:
         """What this worktree holds that no branch does. Raises GitError.
 
-        Nothing is run in submodules: one with anything in it counts. So do commits that no branch leads to.
+        Nothing is run in submodules: one with anything in it counts. So do commits that no branch leads to, and files
+        that the index is told not to look at.
         """
         said = await self._run(
             "status", "--porcelain=v1", "-z", "--no-renames", "--untracked-files=all", "--ignored=matching",
@@ -141,12 +145,15 @@ class Repository:
         )  # fmt: skip
         lines = [os.fsdecode(line) for line in said.split(b"\0") if line]
         found = [line[3:] for line in lines if not line.startswith("!!")]
-        staged = (await self._run("ls-files", "--stage", "-z")).split(b"\0")
-        submodules = [os.fsdecode(line.partition(b"\t")[2]) for line in staged if line.startswith(b"160000 ")]
-        found += [name for name in submodules if _holds_something(self.folder / name)]
+        for line in (await self._run("ls-files", "--stage", "-v", "-z")).split(b"\0"):
+            about, _, path = line.partition(b"\t")
+            tag, mode, name = about[:1], about[2:8], os.fsdecode(path)
+            unseen = tag == b"S" or tag.islower()  # what `update-index` calls skip-worktree and assume-unchanged
+            if _holds_something(self.folder / name) if mode == b"160000" else unseen and _is_there(self.folder / name):
+                found.append(name)
         if await self.head() is None and not await self._say("for-each-ref", "--contains=HEAD", "refs/heads"):
             found.append("HEAD, which is on no branch")
-        return Loose(tuple(found), len(lines) - sum(1 for line in lines if not line.startswith("!!")))
+        return Loose(tuple(dict.fromkeys(found)), len(lines) - sum(1 for line in lines if not line.startswith("!!")))
 
     async def _succeeds(self, *arguments: str) -> bool:
         try:
@@ -208,9 +215,14 @@ class Repository:
         }
         if self._ceiling is not None:
             found["GIT_CEILING_DIRECTORIES"] = str(self._ceiling)
+            found["GIT_WORK_TREE"] = str(self.folder)  # whatever core.worktree says
         for number, (name, value) in enumerate(settings.items()):
             found |= {f"GIT_CONFIG_KEY_{number}": name, f"GIT_CONFIG_VALUE_{number}": value}
         return found
+
+
+def _is_there(path: Path) -> bool:
+    return path.is_symlink() or path.exists()
 
 
 def _holds_something(folder: Path) -> bool:

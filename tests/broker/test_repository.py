@@ -222,6 +222,38 @@ async def test_work_is_not_lost_silently(repo: Path, tmp_path: Path, change: obj
     assert len(git(repo, "worktree", "list").splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "written"),
+    [
+        ({"core.ignoreStat": "true"}, (), "a.txt"),
+        ({"core.ignoreCase": "true"}, (), "A.TXT"),
+        (
+            {"core.sparseCheckout": "true", "sparse.expectFilesOutsideOfPatterns": "true"},
+            ("update-index", "--skip-worktree", "a.txt"),
+            "a.txt",
+        ),
+        ({}, ("update-index", "--skip-worktree", "a.txt"), "a.txt"),
+        ({}, ("update-index", "--assume-unchanged", "a.txt"), "a.txt"),
+        ({"extensions.worktreeConfig": "true"}, ("config", "--worktree", "core.worktree", "{repo}"), "new.txt"),
+    ],
+    ids=["ignoreStat", "ignoreCase", "sparse", "skip-worktree", "assume-unchanged", "core.worktree"],
+)
+async def test_work_that_git_is_told_to_overlook_is_not_lost(
+    repo: Path, tmp_path: Path, before: dict[str, str], after: tuple[str, ...], written: str
+) -> None:
+    for name, value in before.items():
+        git(repo, "config", name, value)
+    worktrees = Worktrees(tmp_path / "workspaces")
+    path = await worktrees.create("ep1", repo=repo)
+    if after:
+        git(path, *(part.format(repo=repo) for part in after))
+    (path / written).write_text("work")
+    with pytest.raises(Uncommitted) as caught:
+        await worktrees.remove("ep1")
+    assert caught.value.paths == (written,)
+    assert (path / written).read_text() == "work"
+
+
 async def test_what_is_committed_or_ignored_does_not_keep_a_worktree(repo: Path, tmp_path: Path) -> None:
     worktrees = Worktrees(tmp_path / "workspaces")
     path = await worktrees.create("ep1", repo=repo, branch="fix")
