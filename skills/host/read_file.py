@@ -5,6 +5,7 @@ from io import FileIO
 from os import fstat
 from typing import Any
 
+from .. import canonical
 from ..contract import Contract, Effect, Risk
 from ..errors import Refused
 from ..plan import Plan, PlannedEffect
@@ -15,6 +16,7 @@ from .number import whole
 from .settings import FileSettings
 
 DEFAULT_BYTES = 65_536
+MAX_JSON = 900_000  # bytes of the content as it is carried
 MAX_BYTES = 262_144
 
 CONTRACT = Contract(
@@ -78,8 +80,11 @@ def read_file(settings: FileSettings) -> Skill:
         limit = at.payload["max_bytes"]
         with at.location.open() as file:
             size = fstat(file.fileno()).st_size
-            content = _start(file, limit)
-        return tool.success(at.path, content=content.decode("utf-8", "replace"), bytes=size, truncated=size > limit)
+            content = _start(file, limit).decode("utf-8", "replace")
+        # JSON may take six bytes for one: only then can the answer be too large to carry.
+        if len(content) * 6 > MAX_JSON and len(canonical.encode(content)) > MAX_JSON:
+            raise Refused(f"read failed: the content takes more than {MAX_JSON} bytes as JSON — read less by max_bytes")
+        return tool.success(at.path, content=content, bytes=size, truncated=size > limit)
 
     async def handle(effect: PlannedEffect, context: Context) -> Outcome:
         return await tool.run(effect, context, act, brief=effect.payload["max_bytes"] <= DEFAULT_BYTES)

@@ -263,6 +263,15 @@ async def test_a_large_read_is_cut_at_the_highest_cap(tmp_path: Path) -> None:
     assert (len(output["content"]), output["bytes"], output["truncated"]) == (262_144, 300_000, True)
 
 
+async def test_what_no_answer_could_carry_is_told_and_less_of_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\x1b" * 262_144)
+    output = await answer(READ, {"path": "a", "max_bytes": 262_144}, tmp_path)
+    assert output["error"].startswith("read failed: the content takes more than 900000 bytes as JSON")
+    assert (output["content"], output["bytes"], output["stub"]) == ("", 0, False)
+    less = await answer(READ, {"path": "a", "max_bytes": 149_000}, tmp_path)
+    assert (less["error"], len(less["content"]), less["truncated"]) == (None, 149_000, True)
+
+
 @pytest.mark.parametrize("overwrite", [True, 1, "TRUE", "yes", "On", "1", " true "])
 async def test_overwrite_is_agreed_to_in_several_words(overwrite: Any, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("old")
