@@ -14,6 +14,7 @@ from bus import (
     SkillNotFound,
 )
 from skills import Catalog, Context, Directory, Done, Failed, Outcome, PlannedEffect, Skill, canonical
+from skills.redaction import redact_labelled
 
 from . import outcomes, records
 from .answering import Answering
@@ -348,7 +349,7 @@ class Pipeline:
         finally:
             await reports.close()
         if isinstance(outcome, Failed):
-            log.warning("call %s of %s failed: %s", planned.invocation, contract.id, outcome.reason)
+            log.warning("call %s of %s failed: %s", planned.invocation, contract.id, redact_labelled(outcome.reason))
             return outcomes.failed(effect, reserved, told, context.accesses, retryable=outcome.retryable is True)
         return outcomes.done(effect, reserved, outcome.output, context.accesses)
 

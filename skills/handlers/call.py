@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import canonical
 from ..arguments import legible
+from ..redaction import redact_labelled
 from ..skill import Context, Done, Failed, Outcome
 from .guest import wire
 from .guest.context import Rejected
@@ -103,14 +104,14 @@ class Call:
         raise Rejected("invalid", "there is no such request")
 
     def say(self, text: str, level: int = logging.INFO) -> None:
-        """Write what a handler says into the log, line by line, as much as the tool may."""
+        """Write what a handler says into the log, line by line, as much as the tool may, without what looks secret."""
         left = self.tool.log_bytes - self._logged
         if left <= 0:
             return
         self._logged += len(text) + 1
         lead = (self.tool.id, self.context.invocation_id)
         for line in self.supply.redact(legible(text))[:left].splitlines() or [""]:
-            log.log(level, "%s, call %s: %s", *lead, line)
+            log.log(level, "%s, call %s: %s", *lead, redact_labelled(line))
         if self._logged >= self.tool.log_bytes:
             log.warning("%s, call %s: it writes more than %d bytes; the rest is left out", *lead, self.tool.log_bytes)
 
