@@ -257,8 +257,6 @@ class Host:
     async def _watch(self) -> None:
         """End the conversation with a host that is gone, though what it has started may hold the socket open."""
         await exit_of(self._process)
-        while self._process.returncode is None:  # noqa: ASYNC110 - asyncio learns of it a little later
-            await asyncio.sleep(0.001)
         self._gone.set()
         await asyncio.sleep(LEFTOVER)
         self._writer.transport.abort()

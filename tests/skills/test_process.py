@@ -22,6 +22,18 @@ time.sleep(600)
 """
 
 
+LEAVING = """
+import os, sys, time
+if not os.fork():
+    os.setsid()
+    with open(sys.argv[1], "w") as fifo:
+        fifo.write(str(os.getpid()))
+    time.sleep(600)
+os.write(1, b"x" * 60_000)
+time.sleep(600 * (len(sys.argv) - 2))
+"""
+
+
 def is_there(pid: int) -> bool:
     """Whether a process runs; one that has ended and that nobody has asked for does not."""
     try:
@@ -59,6 +71,25 @@ async def test_what_it_leaves_behind_ends_with_it() -> None:
     finished = await run_process([sys.executable, "-c", script], env=ENV)
     assert finished.status == 0
     assert not is_there(int(finished.stdout))
+
+
+@pytest.mark.parametrize("canceled", [False, True])
+async def test_what_has_left_its_group_is_not_waited_for(tmp_path: Path, canceled: bool) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    running = asyncio.create_task(
+        run_process([sys.executable, "-c", LEAVING, str(fifo), *["stay"][:canceled]], env=ENV, stdin=b"y" * 1_000_000)
+    )
+    left = int(await asyncio.to_thread(fifo.read_text))
+    try:
+        if canceled:
+            running.cancel()
+        async with asyncio.timeout(60):
+            await asyncio.wait([running])
+        assert is_there(left)
+    finally:
+        os.kill(left, signal.SIGKILL)
+    assert running.cancelled() if canceled else running.result().stdout == b"x" * 60_000
 
 
 @pytest.mark.parametrize("how", [[], ["deaf"]], ids=["asked", "made to"])
