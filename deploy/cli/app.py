@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from typer.exceptions import TyperException
 
-from . import contract, dead, kb, log, screen, session, topology
+from . import contract, dead, kb, log, screen, session, task, topology
 from .agents import agents
 from .call import call
 from .card import card
@@ -41,6 +41,7 @@ app.add_typer(session.app, name="session")
 app.command("skills")(skills)
 app.command("card")(card)
 app.command("call")(call)
+app.add_typer(task.app, name="task")
 app.add_typer(log.app, name="log")
 app.command("why")(why)
 app.command("replay")(replay)
@@ -84,6 +85,8 @@ def skillbus(
     2    a worker that can't start
     3    a log that was changed, a replay that ends otherwise; a refusal, with --strict
     4    what could not be looked at, or run again, as a whole
+    5    a task that goes on, and was followed no further
+    6    a task that had ended before it could be canceled
     130  interrupted, or nobody read the output
     """
 

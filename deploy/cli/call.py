@@ -1,7 +1,9 @@
 """`skillbus call`: one call of one skill."""
 
 import asyncio
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import ExitStack, aclosing, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -17,24 +19,33 @@ from .options import (
     AgentName,
     AmqpUrl,
     ConfigFile,
+    JsonOut,
     LedgerPath,
     Packs,
     Prefix,
+    Quiet,
+    Raw,
     SessionFile,
     StateDir,
+    Strict,
     ToolsDirs,
     WorkspacesDir,
     settings_from,
 )
+from .reports import Reports
 from .work import perform
 
 if TYPE_CHECKING:
     from broker.sessions import Credential
-    from bus import Client
+    from bus import BusError, Client
+    from bus.leg import StreamEvent
     from deploy.settings import Settings
 
 LOOK = 1.0
-"""Seconds between two looks at whether anybody serves the agent."""
+"""Seconds between two looks at whether anybody serves the agent, and that an interrupt waits for the task's id."""
+
+NEWEST = 20
+"""Tasks among which that of an interrupted call is looked for."""
 
 
 def call(
@@ -62,14 +73,19 @@ def call(
         str | None,
         typer.Option("--root-task", metavar="TASK", help="The task that this call is part of: its cancel ends both."),
     ] = None,
-    json_out: Annotated[
-        bool, typer.Option("--json-out", help="Print the output object's exact bytes, checked.")
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Print the task's id as soon as the call is in the ledger, and end.")
     ] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="Print the whole A2A response as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Exit 3 on a refusal, a denial, a failure or an error.")
-    ] = False,
+    follow: Annotated[
+        bool | None,
+        typer.Option(
+            "--follow/--no-follow", help="Show on the standard error what the call reports; as it is at a terminal."
+        ),
+    ] = None,
+    json_out: JsonOut = False,
+    raw: Raw = False,
+    quiet: Quiet = False,
+    strict: Strict = False,
     session: SessionFile = None,
     amqp_url: AmqpUrl = None,
     agent: AgentName = None,
@@ -86,14 +102,18 @@ def call(
     Without an AMQP URL the call runs in this process, on the ledger that
     a worker would use. Exit code 0 when the call was committed, refusals
     and denials included; with --strict 3 on those; 1 when it was not.
+    Ctrl-C leaves a call with a worker to run, and says how to follow or
+    cancel its task.
 
     [dim]Examples[/dim]
     skillbus call calc --arg expr='6 * 7' --session ep1.session
     skillbus call ailang-write --json '{"path": "a.txt", "content": "hi"}'
     skillbus call read_file --arg path=a.txt --json-out | jq -r .content
+    task=$(skillbus call search --arg query=wool --timeout 1h --detach)
     """
-    if json_out + raw + quiet > 1:
-        raise Failure("give one of --json-out, --raw and --quiet")
+    check_printing(json_out, raw, quiet)
+    if detach and (json_out or quiet or strict or follow):
+        raise Failure("--detach waits for no result: leave out --json-out, --quiet, --strict and --follow")
     seconds = parse_wait(timeout, option="--timeout")
     message = {
         "messageId": message_id or uuid4().hex,
@@ -107,7 +127,22 @@ def call(
         config, amqp_url=amqp_url, agent=agent, prefix=prefix,
         state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
     )  # fmt: skip
-    response = perform(_call(settings, credential, message, seconds, root_task))
+    if detach:
+        _say_detached(perform(_detach(settings, credential, message, seconds, root_task)), raw=raw)
+        return
+    follow = (sys.stderr.isatty() if follow is None else follow) and not quiet
+    response = perform(_call(settings, credential, message, seconds, root_task, follow=follow))
+    print_result(response, json_out=json_out, raw=raw, quiet=quiet, strict=strict)
+
+
+def check_printing(*chosen: bool) -> None:
+    """Raise Failure for more than one way to print a result."""
+    if sum(chosen) > 1:
+        raise Failure("give one of --json-out, --raw and --quiet")
+
+
+def print_result(response: Mapping[str, Any], *, json_out: bool, raw: bool, quiet: bool, strict: bool) -> None:
+    """Print what came of a call. Raises Failure for a reply that is no result, and with `strict` for a bad one."""
     if raw:
         screen.say_json(response)
         envelope = Envelope.of(response) if strict else None
@@ -120,32 +155,133 @@ def call(
             for line in envelope.lines(cut=screen.is_watched()):
                 screen.say(line)
     if strict and envelope is not None and not envelope.went_well:
-        outcome, status = (envelope.metadata.get(name) for name in ("outcome", "status"))
+        skill, outcome, status = (envelope.metadata.get(name) for name in ("tool", "outcome", "status"))
         ended = f"{skill} ended {envelope.state} ({outcome}), and its status is {status}"
         raise Failure(f"--strict: {ended}", code=Code.FAULT)
 
 
 async def _call(
+    settings: "Settings",
+    credential: "Credential",
+    message: dict[str, Any],
+    timeout: float,
+    root_task: str | None,
+    *,
+    follow: bool,
+) -> dict[str, Any]:
+    from bus import BusError, StreamCut
+
+    from .reach import reach
+
+    async with reach(settings, credential) as client:
+        with ExitStack() as waiting:
+            tell = waiting.enter_context(screen.busy(f"waiting for {settings.agent}"))
+            if tell is not None:
+                waiting.callback(asyncio.create_task(_tell(client, settings.agent, tell)).cancel)
+            reports = Reports(shown=follow, begin=waiting.close)
+            headers = _headers(root_task)
+            try:
+                if not follow:
+                    return await client.send(settings.agent, message, headers=headers, timeout=timeout)
+                events = client.stream(
+                    settings.agent, "SendStreamingMessage", {"message": message}, headers=headers, timeout=timeout
+                )
+                return await take_all(events, reports)
+            except asyncio.CancelledError:
+                waiting.close()
+                await _say_left(client, settings, message["messageId"], reports.task_id)
+                raise
+            except BusError as error:
+                if isinstance(error, StreamCut) and reports.task_id is not None:
+                    raise cut(error.message, reports.task_id, reports.seq) from error
+                raise _failed(error, message) from error
+
+
+async def take_all(events: "AsyncGenerator[StreamEvent, None]", reports: Reports) -> dict[str, Any]:
+    """Show the events of a task to its end; what it has come to. Raises as the stream does."""
+    try:
+        async with aclosing(events):
+            async for event in events:
+                reports.take(event)
+    finally:
+        reports.close()
+    return reports.response
+
+
+def cut(why: str, task_id: str, seq: int | None) -> Failure:
+    """What to tell of a task that is followed no further than to place `seq`, and goes on for all that is known."""
+    place = "" if seq is None else f" --after {seq}"
+    return Failure(f"{why.rstrip('.')}; take it up with `skillbus task follow {task_id}{place}`", code=Code.CUT)
+
+
+async def _say_left(client: "Client", settings: "Settings", message_id: str, task_id: str | None) -> None:
+    """Say what becomes of a call that nobody waits for any more. It is not canceled: its effect may have begun."""
+    task_id = task_id or await _task_of(client, settings.agent, message_id)
+    if task_id is None:
+        again = f"send it again with --message-id {message_id}, which never runs twice"
+        screen.note(screen.legible(f"interrupted; the call may run all the same. To see what came of it, {again}"))
+    elif settings.amqp_url is None:
+        screen.note(f"interrupted; the call ends with this process: `skillbus task show {task_id}` says how")
+    else:
+        follow, cancel = f"`skillbus task follow {task_id}`", f"`skillbus task cancel {task_id}`"
+        screen.note(f"interrupted; the task goes on. Follow it with {follow}, end it with {cancel}")
+
+
+async def _task_of(client: "Client", agent: str, message_id: str) -> str | None:
+    """The task that a message has become, if it is among the newest and the agent says so at once."""
+    from bus import BusError
+
+    wanted = {"pageSize": NEWEST, "historyLength": 1}
+    with suppress(BusError):
+        answer = await client.request(agent, "ListTasks", wanted, timeout=LOOK)
+        for task in answer.get("tasks", ()):
+            if any(each.get("messageId") == message_id for each in task.get("history", ())):
+                return str(task["id"])
+    return None
+
+
+async def _detach(
     settings: "Settings", credential: "Credential", message: dict[str, Any], timeout: float, root_task: str | None
 ) -> dict[str, Any]:
+    if settings.amqp_url is None:
+        raise Failure("--detach needs a worker: name the broker with --amqp-url; a call in this process ends with it")
     from bus import BusError
-    from bus.names import ROOT_TASK
 
     from .reach import reach
 
     async with reach(settings, credential) as client:
         try:
-            with screen.busy(f"waiting for {settings.agent}") as tell:
-                telling = asyncio.create_task(_tell(client, settings.agent, tell)) if tell is not None else None
-                try:
-                    headers = {ROOT_TASK: root_task} if root_task else {}
-                    return await client.send(settings.agent, message, headers=headers, timeout=timeout)
-                finally:
-                    if telling is not None:
-                        telling.cancel()
+            return await client.send(
+                settings.agent,
+                message,
+                configuration={"returnImmediately": True},
+                headers=_headers(root_task),
+                timeout=timeout,
+            )
         except BusError as error:
-            told = failure_of(error, called=True)
-            raise Failure(f"{told} (--message-id {message['messageId']})") from error
+            raise _failed(error, message) from error
+
+
+def _say_detached(response: Mapping[str, Any], *, raw: bool) -> None:
+    if raw:
+        screen.say_json(response)
+        return
+    task = response.get("task")
+    if not isinstance(task, dict) or not isinstance(task.get("id"), str):
+        raise Failure("the reply is not the task of a Skillbus call: --raw shows what it is")
+    name = screen.legible(task["id"])
+    screen.say(name)
+    screen.note(f"follow it with `skillbus task follow {name}`, end it with `skillbus task cancel {name}`")
+
+
+def _headers(root_task: str | None) -> dict[str, str]:
+    from bus.names import ROOT_TASK
+
+    return {ROOT_TASK: root_task} if root_task else {}
+
+
+def _failed(error: "BusError", message: Mapping[str, Any]) -> Failure:
+    return Failure(f"{failure_of(error, called=True)} (--message-id {message['messageId']})")
 
 
 async def _tell(client: "Client", agent: str, tell: Callable[[str], None]) -> None:

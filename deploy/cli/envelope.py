@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .failure import Code, Failure
+from .reports import text_of
 from .screen import legible, style
 
 SHOWN = 4000
@@ -72,7 +73,7 @@ class Envelope:
         color = "green" if self.went_well else "red" if self.state == "failed" else "yellow"
         head = f"{self.metadata.get('tool', '?')}: {', '.join(said)}"
         yield f"{style(legible(head), color)}  entry {self.metadata.get('entry', '?')}"
-        reason = _reason(self.task)
+        reason = text_of(self.task["status"].get("message"))
         if reason:
             yield f"  {legible(reason)}"
         fields = {name: value for name, value in self.output.items() if name != "world"}
@@ -84,12 +85,6 @@ class Envelope:
         yield f"world   plan {legible(str(world.get('plan')))}"
         for effect in world.get("effects") or ():
             yield legible(f"        {effect.get('id')} {effect.get('status')} {effect.get('record')}")
-
-
-def _reason(task: Mapping[str, Any]) -> str:
-    message = task["status"].get("message")
-    parts = message.get("parts", ()) if isinstance(message, Mapping) else ()
-    return " ".join(str(part["text"]) for part in parts if isinstance(part, Mapping) and "text" in part)
 
 
 def _field(name: str, value: Any, width: int, *, cut: bool) -> Iterator[str]:

@@ -16,6 +16,8 @@ class Code(IntEnum):
     NO_START = 2
     FAULT = 3
     UNSEEN = 4
+    CUT = 5
+    TOO_LATE = 6
     INTERRUPTED = 130
 
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 _WHERE = "Settings (see `skillbus config`)"
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+JsonOut = Annotated[bool, typer.Option("--json-out", help="Print the output object's exact bytes, checked.")]
+Raw = Annotated[bool, typer.Option("--raw", help="Print the whole A2A response as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit 3 on a refusal, a denial, a failure or an error.")]
 SessionFile = Annotated[
     str | None,
     typer.Option(

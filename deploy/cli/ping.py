@@ -1,14 +1,14 @@
 """`skillbus ping`: whether a worker answers and takes calls; a probe for whatever watches over workers."""
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import screen
 from .duration import parse_wait
 from .failure import Failure
-from .options import BrokerUrl, ConfigFile, Prefix, settings_from
+from .options import BrokerUrl, ConfigFile, Json, Prefix, settings_from
 from .work import perform
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def ping(
     ] = None,
     wait: Annotated[str, typer.Option("--wait", help="How long to wait for answers.")] = "2s",
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    as_json: Json = False,
     amqp_url: BrokerUrl = None,
     prefix: Prefix = None,
     config: ConfigFile = None,
@@ -38,7 +39,10 @@ def ping(
     [dim]Examples[/dim]
     skillbus ping
     skillbus ping skillbus/worker-1 --quiet --wait 5s
+    skillbus ping --json | jq '.[] | select(.ready)'
     """
+    if quiet and as_json:
+        raise Failure("give one of --json and --quiet")
     seconds = parse_wait(wait, option="--wait")
     settings = settings_from(config, amqp_url=amqp_url, prefix=prefix)
     agent, _, instance = (who or settings.agent).partition("/")
@@ -46,11 +50,14 @@ def ping(
     if answers.malformed:
         screen.warn(f"{answers.malformed} answer(s) could not be read: another release?")
     found = [answer for answer in answers if not instance or _is(answer.instance, instance)]
+    found.sort(key=lambda answer: answer.instance)
+    if as_json:
+        screen.say_json([_as_json(answer) for answer in found])
     if not found:
         raise Failure(
             f"no worker {instance} of the agent {agent} answers" if instance else f"no worker of {agent} answers"
         )
-    for answer in [] if quiet else sorted(found, key=lambda answer: answer.instance):
+    for answer in [] if quiet or as_json else found:
         screen.say(_line(answer))
     if not any(answer.body.ready for answer in found):
         states = ", ".join(sorted({str(answer.body.state) for answer in found}))
@@ -79,6 +86,12 @@ def _is(instance: str, named: str) -> bool:
     return instance == named or (
         instance.startswith(named) and _OWN_END.fullmatch(instance.removeprefix(named)) is not None
     )
+
+
+def _as_json(answer: "Answer[Pong]") -> dict[str, Any]:
+    said = answer.body
+    named = {"agent": answer.agent, "instance": answer.instance, "ready": said.ready}
+    return {**named, **said.as_json(), "afterSeconds": answer.after_seconds}
 
 
 def _line(answer: "Answer[Pong]") -> str:

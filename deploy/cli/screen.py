@@ -30,10 +30,10 @@ def say(text: str = "") -> None:
     _echo(text, color=_color())
 
 
-def note(text: str) -> None:
-    """One line for whoever is looking."""
+def note(text: str, *, end: str = "\n") -> None:
+    """One line for whoever is looking, or a piece of one that has another end."""
     try:
-        typer.echo(text, err=True, color=_color())
+        typer.echo(text + end, nl=False, err=True, color=_color())
     except BrokenPipeError:
         raise
     except OSError:

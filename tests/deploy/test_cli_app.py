@@ -16,14 +16,15 @@ from tests.deploy.conftest import COMMAND, Ended, Home
 Skillbus = Callable[..., Ended]
 VERBS = [
     (), ("demo",), ("worker",), ("session",), ("session", "new"), ("session", "list"), ("session", "revoke"),
-    ("session", "end"), ("skills",), ("card",), ("call",), ("agents",), ("ping",), ("log",), ("log", "tail"),
+    ("session", "end"), ("skills",), ("card",), ("call",), ("task",), ("task", "list"),
+    ("task", "show"), ("task", "follow"), ("task", "cancel"), ("agents",), ("ping",), ("log",), ("log", "tail"),
     ("log", "verify"), ("why",), ("replay",), ("provenance",), ("config",), ("doctor",), ("dead",),
     ("dead", "list"), ("dead", "show"), ("dead", "requeue"), ("dead", "drop"), ("kb",), ("kb", "add"),
     ("kb", "list"), ("kb", "remove"), ("kb", "search"), ("contract",), ("contract", "check"), ("contract", "fmt"),
     ("contract", "air"), ("contract", "new"), ("topology",), ("topology", "plan"), ("topology", "apply"),
     ("topology", "check"),
 ]  # fmt: skip
-GROUPS = (("session",), ("log",), ("dead",), ("kb",), ("topology",), ("contract",))
+GROUPS = (("session",), ("task",), ("log",), ("dead",), ("kb",), ("topology",), ("contract",))
 
 
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
