@@ -13,7 +13,10 @@ from .facts import Facts
 _DENIALS = ("denied:effect-name", "denied:scope", "denied:expired", "denied:constraint", "denied:budget")
 _NARROWED = re.compile(r"(.*?:[0-9]+)\?(.*)", re.DOTALL)
 
+_WORKSPACE = (("Workspace.Read", "worktree"), ("Workspace.Write", "worktree"))
+
 PRESETS: Mapping[str, tuple[tuple[str, str], ...]] = {
+    "host-tools": (*_WORKSPACE, ("Web.Search", "web"), ("Knowledge.Search", "kb"), ("Mail.Send", "mail")),
     "se-tools": tuple(
         (effect, "worktree")
         for effect in (
@@ -27,7 +30,7 @@ PRESETS: Mapping[str, tuple[tuple[str, str], ...]] = {
             "Ailang.CLI",
         )
     ),
-    "workspace": (("Workspace.Read", "worktree"), ("Workspace.Write", "worktree")),
+    "workspace": _WORKSPACE,
 }
 """Named sets of (effect, scope), for `skillbus session new --preset`."""
 

@@ -62,7 +62,7 @@ def new(
         Path | None, typer.Option("--grants", metavar="FILE", help="Grants from a TOML or JSON file, or - for stdin.")
     ] = None,
     preset: Annotated[
-        str | None, typer.Option("--preset", help="A named set of grants: workspace or se-tools.")
+        str | None, typer.Option("--preset", help="A named set of grants: workspace, host-tools or se-tools.")
     ] = None,
     budget: Annotated[
         int | None,

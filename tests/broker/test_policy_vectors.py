@@ -4,6 +4,7 @@ from typing import Any
 
 from broker.constraints import Constraints
 from broker.facts import Facts
+from broker.grants import PRESETS
 from skills import Contract, PackContext, Risk
 from skills.host import pack
 from tests.vectors import parametrize, rows
@@ -56,6 +57,11 @@ def test_a_key_of_machine_and_tool_is_two_constraints(row: dict[str, Any]) -> No
         assert key.fault(other, 1) is not None
     # the original's keys are not escaped, so that these two have the same
     assert machine != "a:b" or key.fault(Facts("b:calc", Risk(), "a"), 1) is not None
+
+
+def test_the_preset_is_of_the_effects_of_all_tools() -> None:
+    declared = {(effect.name, effect.scope) for contract in CONTRACTS.values() for effect in contract.effects}
+    assert set(PRESETS["host-tools"]) == declared
 
 
 def test_every_row_is_a_test_or_has_a_reason() -> None:
