@@ -188,7 +188,7 @@ def _mismatch(policy: Policy, root: str, said: Mapping[str, Any]) -> str:
     mode, sandbox, digest = (said.get(name) for name in ("security_mode", "fs_sandbox", "policy_digest"))
     if mode != policy.security_mode:
         return f'policy security_mode is "{mode}", want "{policy.security_mode}"'
-    if not isinstance(sandbox, str) or os.path.realpath(sandbox) != root:
+    if not isinstance(sandbox, str) or "\0" in sandbox or os.path.realpath(sandbox) != root:
         return f'policy fs_sandbox "{sandbox}" is not the workspace root "{root}"'
     if not isinstance(digest, str) or not digest or (policy.is_base and not _texts(said, "cli")):
         return "policy summary lacks a digest or a cli op list"

@@ -67,6 +67,7 @@ async def test_a_policy_that_the_binary_reads_as_it_is_meant(make_lane: MakeLane
         ({"policy_digest": ""}, "policy summary lacks a digest or a cli op list"),
         ({"cli": []}, "policy summary lacks a digest or a cli op list"),
         ({"fs_sandbox": None}, 'policy fs_sandbox "None" is not the workspace root'),
+        ({"fs_sandbox": "\0"}, 'policy fs_sandbox "\0" is not the workspace root'),
     ],
 )
 async def test_a_summary_that_lacks_something(make_lane: MakeLane, summary: Row, why: str) -> None:
