@@ -13,9 +13,10 @@ from skills.memory import Conflict, MemoryStore, Place, Work
 from skills.memory.words import split
 
 PLACES = (Place("m.N", "episode", "a"), Place("m.N", "episode", "b"), Place("m.N", "agent", "a"))
-KEYS = st.sampled_from(["a", "b", "a/1", "a/2", "é", "z"])
+KEYS = st.sampled_from(["a", "a/1", "é"])
 VALUES = st.sampled_from([None, 0, "one two", "two three", {"x": ["three", {"y": "one"}]}, "THREE"])
 SLOTS = st.integers(0, 2)
+COMPARE = st.sampled_from(["any", "any", "right", "right", "wrong"])
 
 
 class Calls(RuleBasedStateMachine):
@@ -33,7 +34,7 @@ class Calls(RuleBasedStateMachine):
 
     @initialize()
     def begin_all(self) -> None:
-        self.calls: list[dict[str, Any]] = [self._begun(PLACES[slot]) for slot in range(3)]
+        self.calls: list[dict[str, Any]] = [self._begun(PLACES[0]) for _ in range(3)]
 
     def _begun(self, place: Place) -> dict[str, Any]:
         self.begun += 1
@@ -56,7 +57,7 @@ class Calls(RuleBasedStateMachine):
         kept = self.kept[call["place"]]
         return kept[key][0] if key in kept else self.floors[call["place"]]
 
-    @rule(slot=SLOTS, key=KEYS, value=VALUES, compare=st.sampled_from(["any", "right", "wrong"]))
+    @rule(slot=SLOTS, key=KEYS, value=VALUES, compare=COMPARE)
     def put(self, slot: int, key: str, value: Any, compare: str) -> None:
         call = self.calls[slot]
         now = self._seen(call).get(key, (0, None))[0]
@@ -70,7 +71,7 @@ class Calls(RuleBasedStateMachine):
         assert self.runner.run(_awaited(asked)) == made
         call["mine"][key] = ("put", made, value)
 
-    @rule(slot=SLOTS, key=KEYS, compare=st.sampled_from(["any", "right", "wrong"]))
+    @rule(slot=SLOTS, key=KEYS, compare=COMPARE)
     def delete(self, slot: int, key: str, compare: str) -> None:
         call = self.calls[slot]
         now = self._seen(call).get(key, (0, None))[0]
@@ -84,7 +85,9 @@ class Calls(RuleBasedStateMachine):
         assert self.runner.run(_awaited(asked)) is (now > 0)
         call["mine"][key] = ("delete", last)
 
-    @rule(slot=SLOTS, place=st.sampled_from(PLACES), well=st.booleans())
+    @rule(
+        slot=SLOTS, place=st.sampled_from([*PLACES[:1] * 6, *PLACES]), well=st.sampled_from([True, True, True, False])
+    )
     def end(self, slot: int, place: Place, well: bool) -> None:
         call, self.calls[slot] = self.calls[slot], self._begun(place)
         if not well:
@@ -157,5 +160,5 @@ async def _awaited(asked: Any) -> Any:
 
 TestCalls = Calls.TestCase
 TestCalls.settings = settings(
-    max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=40, stateful_step_count=50, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
