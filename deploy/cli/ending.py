@@ -47,9 +47,11 @@ async def _end(settings: "Settings", episode: str, keep: bool, discard: bool) ->
     from broker.worktrees import Uncommitted
     from deploy.house import open_worktrees
 
+    from .opening import turn
+
     worktrees = open_worktrees(settings)
     path = worktrees.path(episode)
-    async with existing_ledger(settings) as ledger:
+    async with existing_ledger(settings) as ledger, turn(worktrees.root, episode):
         there = path.is_dir() or path.is_symlink()
         if await ledger.world(episode) is None and not there:
             raise Failure(f"no episode {episode!r} in {settings.ledger_name}: `skillbus session list --all` names them")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker.worktrees import Worktrees
 
 LOOK = 0.02
-"""Seconds between two looks whether another has opened its episode."""
+"""Seconds between two looks whether another has opened or ended its episode."""
 
 LOCK = ".opening.lock"
 """The file in the folder of the worktrees of which one byte is an episode's turn; no episode can have its name."""
@@ -57,7 +57,7 @@ class Opening:
         waits for the one before it, so that none builds on what is taken back.
         """
         with _in_order():
-            async with self._turn():
+            async with turn(self._worktrees.root, self._session.episode):
                 return await self._carry_out(ledger, credential, out)
 
     async def _carry_out(self, ledger: "Ledger", credential: "Credential", out: Path | None) -> Path:
@@ -69,22 +69,6 @@ class Opening:
                 await ledger.add_session(self._session)
             undo.pop_all()
         return self._path
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncIterator[None]:
-        root = self._worktrees.root
-        root.mkdir(parents=True, exist_ok=True, mode=0o700)
-        place = int.from_bytes(sha256(self._session.episode.encode()).digest()[:4])
-        descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            while True:
-                with suppress(BlockingIOError):
-                    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-                    break
-                await asyncio.sleep(LOOK)
-            yield
-        finally:
-            os.close(descriptor)
 
     def _write(self, out: Path, credential: "Credential", undo: ExitStack) -> None:
         try:
@@ -120,6 +104,23 @@ class Opening:
                 f"the episode {self._session.episode!r} has a worktree already, {self._path}: "
                 "leave out --repo to open it to another session, or name another episode"
             )
+
+
+@asynccontextmanager
+async def turn(root: Path, episode: str) -> AsyncIterator[None]:
+    """The turn of whoever opens or ends an episode, whose worktrees are in `root`: against any other process."""
+    root.mkdir(parents=True, exist_ok=True, mode=0o700)
+    place = int.from_bytes(sha256(episode.encode()).digest()[:4])
+    descriptor = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        while True:
+            with suppress(BlockingIOError):
+                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                break
+            await asyncio.sleep(LOOK)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

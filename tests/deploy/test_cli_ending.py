@@ -1,9 +1,13 @@
+import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from broker.worktrees import Removed, Worktrees
 from tests.deploy.conftest import Ended, Home
 from tests.deploy.test_cli_session import git, listed
 
@@ -44,6 +48,37 @@ def test_the_end_of_an_episode(skillbus: Skillbus, worktree: Path, repository: P
     again = skillbus("session", "end", "ep1")
     assert (again.code, again.out, again.err) == (0, "", "the episode ep1 has no worktree here\n")
     assert skillbus("log", "verify", "ep1").code == 0
+
+
+TURN = """
+import asyncio, sys
+from pathlib import Path
+from deploy.cli.opening import turn
+
+async def main():
+    async with asyncio.timeout(0), turn(Path(sys.argv[1]), sys.argv[2]):
+        pass
+
+asyncio.run(main())
+"""
+
+
+def test_nobody_opens_an_episode_while_its_worktree_is_removed(
+    skillbus: Skillbus, worktree: Path, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = Worktrees.remove
+    others: list[bool] = []
+
+    async def meanwhile(worktrees: Worktrees, episode: str, *, discard: bool = False) -> Removed:
+        for name in (episode, "ep2"):
+            turn = [sys.executable, "-c", TURN, str(worktrees.root), name]
+            ended = await asyncio.to_thread(subprocess.run, turn, capture_output=True, check=False)
+            others.append(ended.returncode == 0)
+        return await removed(worktrees, episode, discard=discard)
+
+    monkeypatch.setattr(Worktrees, "remove", meanwhile)
+    assert skillbus("session", "end", "ep1").code == 0
+    assert others == [False, True]
 
 
 def test_uncommitted_work_keeps_the_worktree_and_not_the_sessions(
