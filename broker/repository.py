@@ -42,6 +42,7 @@ _SETTINGS = {
 _NAMED = r"^(filter|hook)\."
 _FILTER = {"clean": "", "smudge": "", "process": "", "required": "false"}
 _SHOWN = 500
+_QUOTED = re.compile(r"'[^']*'")
 _LINK = re.compile(r"gitdir: (.+)\n?", re.DOTALL)
 
 
@@ -100,8 +101,9 @@ class Repository:
         try:
             await self._say("worktree", "add", "--quiet", "--no-checkout", "-b", branch, "--", str(path), "HEAD")
         except BaseException as error:
-            # git makes the branch first and leaves it; "already" says that branch or folder are another's
-            if before is None and beginning is not None and "already" not in str(error):
+            # git makes the branch first and leaves it; "already", not in a name, says that branch or folder are another's
+            taken = "already" in _QUOTED.sub("", str(error))
+            if before is None and beginning is not None and not taken:
                 await self.drop_worktree(path, branch, beginning)
             raise
 

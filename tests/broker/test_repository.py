@@ -162,6 +162,14 @@ async def test_a_failure_half_way_leaves_nothing_behind(
     assert (await worktrees.create("ep1", repo=repo) / "a.txt").exists()
 
 
+@pytest.mark.parametrize("episode", ["ep1", "already"])
+async def test_a_branch_whose_worktree_git_can_not_make_is_taken_back(repo: Path, tmp_path: Path, episode: str) -> None:
+    (repo / ".git" / "worktrees").write_text("no folder")
+    with pytest.raises(WorktreeError):
+        await Worktrees(tmp_path / "workspaces").create(episode, repo=repo)
+    assert git(repo, "branch", "--format", "%(refname:short)") == "main"
+
+
 async def test_one_that_is_canceled_leaves_nothing_behind(repo: Path, tmp_path: Path) -> None:
     """Whenever the cancel comes: before, between or in the midst of git's commands."""
     worktrees = Worktrees(tmp_path / "workspaces")
