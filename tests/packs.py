@@ -16,6 +16,12 @@ _SCHEMA: dict[str, Any] = {
         "marker": {"type": "string", "description": "A file that gets one line each time the effect runs"},
         "until": {"type": "string", "description": "A file that ends the wait by being there"},
         "seconds": {"type": "number", "description": "What ends it otherwise"},
+        "progress": {"type": "string", "description": "Reported once it has begun, as a quarter"},
+        "chunks": {
+            "type": "array",
+            "items": {},
+            "description": "Sent ahead: the first at once, the rest after the wait",
+        },
         "fail": {"type": "boolean", "description": "End in a failure"},
     },
     "required": ["marker"],
@@ -56,11 +62,18 @@ async def _run(effect: PlannedEffect, context: Context) -> Outcome:
     payload = effect.payload
     marker, until = Path(payload["marker"]), payload.get("until")
     await asyncio.to_thread(_append, marker, f"{context.invocation_id}\n")
+    chunks = list(payload.get("chunks", ()))
+    if "progress" in payload:
+        await context.progress(payload["progress"], 0.25)
+    for chunk in chunks[:1]:
+        await context.chunk(chunk)
     ends = asyncio.get_running_loop().time() + float(payload.get("seconds", 0 if until is None else 30))
     while asyncio.get_running_loop().time() < ends:
         if until and await asyncio.to_thread(Path(until).exists):
             break
         await asyncio.sleep(LOOK)
+    for chunk in chunks[1:]:
+        await context.chunk(chunk)
     if payload.get("fail"):
         return Failed("asked to fail")
     return Done({"ok": True})

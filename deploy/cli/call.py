@@ -42,7 +42,10 @@ if TYPE_CHECKING:
     from deploy.settings import Settings
 
 LOOK = 1.0
-"""Seconds between two looks at whether anybody serves the agent, and that an interrupt waits for the task's id."""
+"""Seconds between two looks at whether anybody serves the agent."""
+
+NAMING = 5.0
+"""Seconds that an interrupt waits to learn which task it leaves."""
 
 NEWEST = 20
 """Tasks among which that of an interrupted call is looked for."""
@@ -233,7 +236,7 @@ async def _task_of(client: "Client", agent: str, message_id: str) -> str | None:
 
     wanted = {"pageSize": NEWEST, "historyLength": 1}
     with suppress(BusError):
-        answer = await client.request(agent, "ListTasks", wanted, timeout=LOOK)
+        answer = await client.request(agent, "ListTasks", wanted, timeout=NAMING)
         for task in answer.get("tasks", ()):
             if any(each.get("messageId") == message_id for each in task.get("history", ())):
                 return str(task["id"])

@@ -95,10 +95,8 @@ def list_tasks(
         screen.say_json(tasks)
         return
     now = time.time()
-    rows = []
-    for task in tasks:
-        skill, message_id, _ = _asked(task)
-        rows.append((task["id"], _state_of(task), skill or "-", _ago(task, now), message_id or "-"))
+    asked = [(task, *_asked(task)) for task in tasks]
+    rows = [(t["id"], _state_of(t), skill or "-", _ago(t, now), message or "-") for t, skill, message, _ in asked]
     if rows:
         screen.say_table(("TASK", "STATE", "SKILL", "CHANGED", "MESSAGE"), rows)
     more = f" of {total}; --all lists every one" if total > len(tasks) else ""
@@ -397,6 +395,4 @@ def _asked(task: Mapping[str, Any]) -> tuple[str | None, str | None, Any]:
 
 def _ago(task: Mapping[str, Any], now: float) -> str:
     at = task["status"].get("timestamp")
-    if at is None:
-        return "-"
-    return f"{write_duration(max(now - datetime.fromisoformat(at).timestamp(), 0.0))} ago"
+    return "-" if at is None else f"{write_duration(max(now - datetime.fromisoformat(at).timestamp(), 0.0))} ago"

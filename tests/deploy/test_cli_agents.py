@@ -102,6 +102,22 @@ async def test_ping_is_a_probe(workers: AsyncExitStack, run: Run, who: str, code
     assert (quiet.code, quiet.out) == (code, "")
 
 
+async def test_ping_tells_programs_who_answered(workers: AsyncExitStack, run: Run) -> None:
+    ended = await run("ping", "tools", "--json")
+    assert (ended.code, ended.err) == (0, "")
+    answers = json.loads(ended.out)
+    assert all(each.pop("afterSeconds") >= 0 for each in answers)
+    ready, paused = answers
+    assert ready == {
+        "agent": "tools", "instance": "w1-0123abcd", "ready": True, "state": "connected", "running": 3, "slots": 64
+    }  # fmt: skip
+    assert (paused["instance"], paused["ready"], paused["state"]) == ("w10-0123abcd", False, "paused")
+    none = await run("ping", "tools/w10", "--json")
+    assert (none.code, [each["ready"] for each in json.loads(none.out)]) == (1, [False])
+    assert await run("ping", "nobody", "--json") == Ended(1, "[]\n", "error: no worker of nobody answers\n")
+    assert (await run("ping", "--json", "--quiet")).err == "error: give one of --json and --quiet\n"
+
+
 async def test_a_broker_without_workers(run: Run) -> None:
     assert await run("ping") == Ended(1, "", "error: no worker of skillbus answers\n")
     ended = await run("agents", "--json")
