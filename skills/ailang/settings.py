@@ -150,7 +150,7 @@ def _why_not(pair: str) -> str | None:
     except ValueError:
         only = "only a loopback IP literal is admitted (127.0.0.1:PORT or [::1]:PORT)"
         return f"names a host by name; {only}"
-    if not address.is_loopback:
+    if not address.is_loopback or "%" in host:  # a zone is another interface's, whatever the address
         return "is not a loopback address; a run's Net reaches loopback only"
     if not (port.isascii() and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65_536):
         return "has an invalid port (want 1-65535)"

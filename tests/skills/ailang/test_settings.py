@@ -83,6 +83,7 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
         ("localhost:80", "names a host by name; only a loopback IP literal is admitted (127.0.0.1:PORT or [::1]:PORT)"),
         ("127.1:80", "names a host by name"),
         ("[fe80::1%lo]:80", "is not a loopback address"),
+        ('[::1%"\x7f]:80', "is not a loopback address"),
         ("10.0.0.1:80", "is not a loopback address; a run's Net reaches loopback only"),
         ("0.0.0.0:80", "is not a loopback address"),
         ("169.254.169.254:80", "is not a loopback address"),
