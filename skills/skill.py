@@ -33,7 +33,7 @@ class Context:
     parameters `a2a-root-task`, `a2a-depth` and the trace, and less than the time to its deadline: the bus's client does
     both with `within=context`, and over HTTP they are headers. A cancel of the task then ends those calls too.
 
-    `session`, `agent` and `tenant` name whose call it is besides its episode, where that is known. What the handler
+    `session` and `agent` name whose call it is besides its episode, where that is known. What the handler
     looked at and changed besides its effect it adds to `accesses`, as JSON objects; the call's record keeps them.
 
     A handler is ended, when its call is canceled or its deadline passes, by `asyncio.CancelledError`: it stops what it
@@ -49,7 +49,6 @@ class Context:
     onward: Mapping[str, str] = field(default_factory=dict)
     session: str = ""
     agent: str = ""
-    tenant: str = ""
     accesses: list[Mapping[str, Any]] = field(default_factory=list, repr=False, compare=False)
 
     async def progress(self, text: str = "", fraction: float | None = None) -> None:

@@ -30,6 +30,8 @@ from .tb.store import Store
 ROOM = 4096
 """Bytes that are kept free of an output whose call has changed memories, as it may not become too large after that."""
 
+MAX_TENANT = 128
+
 _LIMITS = {"keys": 1, "total_bytes": 1024, "value_bytes": 16}
 
 
@@ -37,19 +39,24 @@ class Supplies:
     """The suppliers of bound tools, and the stores that they share.
 
     The table `[tools.memory]` says which store "worker" is (`store`, as a manifest writes one; without it the file
-    memory.db in the state folder), and how much a memory holds within one scope: `keys`, `total_bytes`, `value_bytes`.
-    Raises ValueError for a table that says something else.
+    memory.db in the state folder), whose the memories of scope "tenant" are (`tenant`), and how much a memory holds
+    within one scope: `keys`, `total_bytes`, `value_bytes`. Raises ValueError for a table that says something else.
     """
 
     def __init__(self, context: PackContext) -> None:
         self._environ = context.environ
         self._state_dir = context.state_dir
-        self._worker, self._limits = _configured(context.config.get("memory", {}), context.state_dir)
+        self._worker, self._limits, self._tenant = _configured(context.config.get("memory", {}), context.state_dir)
         self._stores: dict[Store, MemoryStore] = {}
         self._opening = asyncio.Lock()
 
     def of(self, bound: Bound) -> Supplier:
-        """The supplier of one tool."""
+        """The supplier of one tool. Raises Withheld for one whose calls nothing could be supplied to."""
+        owned = [name for name, grant in bound.memories.items() if grant.scope == "tenant"]
+        if owned and not self._tenant:
+            raise Withheld(
+                f"the memory {owned[0]} is kept by tenant, and this worker has none: name it, tenant in [tools.memory]"
+            )
 
         async def supply(tool: Tool, context: Context) -> Supply:
             try:
@@ -69,15 +76,14 @@ class Supplies:
         self._stores.clear()
 
     async def _work(self, bound: Bound, tool: Tool, context: Context, redactor: Redactor) -> Work:
-        stores = {grant.store for grant in bound.memories.values()}
-        if len(stores) != 1:
-            raise Withheld("the memories of one tool must be kept in one store, or a call could change half of them")
-        module = bound.tool.id.rpartition(".")[0]
+        (named,) = {grant.store for grant in bound.memories.values()}
+        modules = bound.tool.memory_modules
         try:
             places = {
-                name: place_of(f"{module}.{name}", grant.scope, context) for name, grant in bound.memories.items()
+                name: place_of(f"{modules[name]}.{name}", grant.scope, context, self._tenant)
+                for name, grant in bound.memories.items()
             }
-            store = await self._store(stores.pop())
+            store = await self._store(named)
         except (NoOwner, StoreError) as error:
             raise Withheld(str(error)) from None
         call = canonical.ref(canonical.encode([context.agent, context.session, context.invocation_id, tool.id]))
@@ -185,11 +191,14 @@ async def _kept(work: Work, outcome: Done, tool: Tool) -> Outcome:
         raise
 
 
-def _configured(table: Any, state_dir: Path | None) -> tuple[Store, Limits]:
+def _configured(table: Any, state_dir: Path | None) -> tuple[Store, Limits, str]:
     worker = Store("worker") if state_dir is None else Store("sqlite", file=state_dir / "memory.db")
-    if not isinstance(table, Mapping) or not table.keys() <= {"store", *_LIMITS}:
-        raise ValueError(f"tools.memory: known keys are store, {', '.join(_LIMITS)}")
-    numbers: dict[str, Any] = {name: value for name, value in table.items() if name != "store"}
+    if not isinstance(table, Mapping) or not table.keys() <= {"store", "tenant", *_LIMITS}:
+        raise ValueError(f"tools.memory: known keys are store, tenant, {', '.join(_LIMITS)}")
+    tenant = table.get("tenant", "")
+    if not isinstance(tenant, str) or not tenant.isprintable() or len(tenant) > MAX_TENANT:
+        raise ValueError(f"tools.memory.tenant: must be a text of at most {MAX_TENANT} characters, none of control")
+    numbers: dict[str, Any] = {name: value for name, value in table.items() if name in _LIMITS}
     for name, value in numbers.items():
         if type(value) is not int or not _LIMITS[name] <= value <= 1 << 40:
             raise ValueError(f"tools.memory.{name}: must be a number from {_LIMITS[name]}")
@@ -203,4 +212,4 @@ def _configured(table: Any, state_dir: Path | None) -> tuple[Store, Limits]:
         except ValueError as error:
             raise ValueError(f"tools.memory.store: {error}") from None
         worker = worker if named.kind == "worker" else named
-    return worker, Limits(**numbers)
+    return worker, Limits(**numbers), tenant

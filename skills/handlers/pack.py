@@ -10,7 +10,7 @@ from ..tb.folder import Folder
 from ..tb.publication import contract_of
 from ..tb.satisfaction import Bound
 from .bound import bound_skill, runner_of
-from .supply import Supplier
+from .supply import Supplier, Withheld
 from .tool import Tool
 
 SupplierOf = Callable[[Bound], Supplier]
@@ -35,7 +35,13 @@ def folder_pack(path: Path, context: PackContext, supplier_of: SupplierOf | None
     for standing in folder.standings:
         outcome = standing.outcome
         if isinstance(outcome, Bound) and not standing.problems:
-            yield _skill(folder, outcome, context, supplier_of)
+            try:
+                supplier = supplier_of(outcome)
+            except Withheld as error:
+                reason = f"tool {standing.tool.id} is refused: {error}"
+                context.report(Problem(standing.tool.id, reason, "tool"))
+                continue
+            yield _skill(folder, outcome, context, supplier)
         elif standing.state == "refused":
             context.report(Problem(standing.tool.id, "; ".join(standing.reasons), "tool"))
 
@@ -63,8 +69,8 @@ def tool_of(bound: Bound, folder: Path) -> Tool:
     )
 
 
-def _skill(folder: Folder, bound: Bound, context: PackContext, supplier_of: SupplierOf) -> Skill:
+def _skill(folder: Folder, bound: Bound, context: PackContext, supplier: Supplier) -> Skill:
     tool = tool_of(bound, folder.path.resolve())
     runner = runner_of(tool, context.environ)
     context.at_end(runner.close)
-    return bound_skill(contract_of(bound), tool, runner, supplier_of(bound))
+    return bound_skill(contract_of(bound), tool, runner, supplier)

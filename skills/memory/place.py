@@ -21,13 +21,16 @@ class Place:
     owner: str
 
 
-def place_of(memory: str, scope: Scope, context: Context) -> Place:
-    """The place of a memory for a call; what the handler says has no part in it. Raises NoOwner."""
+def place_of(memory: str, scope: Scope, context: Context, tenant: str = "") -> Place:
+    """The place of a memory for a call; what the handler says has no part in it. Raises NoOwner.
+
+    `tenant` is the worker's own: one that a caller names is a word, and no credential.
+    """
     owners: dict[str, str] = {
         "session": context.session,
         "episode": context.episode,
         "agent": context.agent,
-        "tenant": context.tenant,
+        "tenant": tenant,
     }
     if not owners[scope]:
         raise NoOwner(f"the memory {memory} is kept by {scope}, and the call has no {scope}")

@@ -9,7 +9,7 @@ from .. import canonical
 from .checker import Checked, Requirements
 from .fault import Extension, Oddity, Position
 from .schema import Name, closed, described, of_shape, of_type, references, wrapped
-from .syntax import BUILT_IN, Doc, Gives, Memory, Shape, Source, Takes, Tool, Type
+from .syntax import BUILT_IN, Doc, Gives, Memory, Shape, Source, Takes, Tool, Type, Uses
 
 VERSION = "skillbus/air/v1"
 RESULT = "result"
@@ -23,6 +23,8 @@ class AirTool:
     `takes` is the parameter's name and type. Where a declared type is taken, the input is its object; a built-in type
     or a list stands in an object under the parameter's name, and one that is given under `result`: then `input_member`
     and `output_member` name it.
+
+    `memory_modules` names the module that declares each memory: one that is imported is the other module's own.
     """
 
     id: str
@@ -37,6 +39,7 @@ class AirTool:
     takes_schema: Mapping[str, Any] = field(repr=False)
     gives_schema: Mapping[str, Any] = field(repr=False)
     schemas: Mapping[str, Any] = field(repr=False)
+    memory_modules: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def input(self) -> dict[str, Any]:
@@ -65,9 +68,13 @@ class AirTool:
             "requirements": {
                 "capabilities": list(required.capabilities),
                 "secrets": list(required.secrets),
-                "memory": [{"name": name, "mode": mode} for name, mode in required.memory],
+                "memory": [{"name": name, "mode": mode, **self._origin(name)} for name, mode in required.memory],
             },
         }
+
+    def _origin(self, memory: str) -> dict[str, str]:
+        module = self.memory_modules.get(memory)
+        return {} if module is None or self.id == f"{module}.{self.name}" else {"module": module}
 
 
 @dataclass(frozen=True)
@@ -185,6 +192,11 @@ def _tool(declared: Tool, checked: Checked, name: Name, schemas: Mapping[str, An
         takes_schema=_object(takes.shape, takes.name.text, name),
         gives_schema=_object(gives.shape, RESULT, name),
         schemas=schemas,
+        memory_modules={
+            clause.memory.text: checked.names[clause.memory.text].module
+            for clause in declared.clauses
+            if isinstance(clause, Uses)
+        },
     )
 
 

@@ -70,3 +70,6 @@ def _missing(tool: AirTool, binding: Binding) -> Iterator[str]:
         granted = binding.memories.get(name)
         if granted is None or mode not in granted.modes:
             yield f"the manifest grants no memory access {name} {mode}"
+    stores = {binding.memories[name].store for name, _ in required.memory if name in binding.memories}
+    if len(stores) > 1:
+        yield "its memories must be kept in one store, or a call could change half of them"

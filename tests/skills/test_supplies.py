@@ -11,6 +11,7 @@ import pytest
 
 from skills import Catalog, Context, Done, Failed, Outcome, PackContext
 from skills.memory import MemoryStore, Place
+from skills.supplies import Supplies
 
 CONTRACT = """module m
 
@@ -113,8 +114,8 @@ def context(call: str = "c1", episode: str = "ep1", session: str = "s1", agent: 
     return Context(call, episode, time.time() + 30, session=session, agent=agent, **changes)
 
 
-async def run(catalog: Catalog, do: str, where: Context | None = None) -> Outcome:
-    skill = catalog.get("m.Run")
+async def run(catalog: Catalog, do: str, where: Context | None = None, tool: str = "m.Run") -> Outcome:
+    skill = catalog.get(tool)
     assert skill is not None
     assert skill.handler is not None, catalog.problems
     effect = skill.plan({"do": do}).effects[0]
@@ -222,9 +223,7 @@ async def test_read_gives_no_way_to_write(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("notes", "other", "changes", "reason"),
     [
-        ('{ modes = ["read", "write"], scope = "tenant" }', READ, {}, "kept by tenant, and the call has no tenant"),
         ('{ modes = ["read", "write"], scope = "agent" }', READ, {"agent": ""}, "the call has no agent"),
-        ('{ modes = ["read", "write"], store = "sqlite:notes.db" }', READ, {}, "must be kept in one store"),
         (*('{ modes = ["read", "write"], store = "postgresql:env:URL" }',) * 2, {}, "can't be resolved: the variable"),
         (*('{ modes = ["read", "write"], store = "postgresql:env:KEY" }',) * 2, {}, "is no postgresql://"),
     ],
@@ -239,6 +238,52 @@ async def test_what_cannot_be_supplied_refuses_the_call(
     assert reason in outcome.reason
     assert "hunter2" not in outcome.reason
     assert calls(tmp_path) == 0
+    await catalog.close()
+
+
+@pytest.mark.parametrize(
+    ("notes", "reason"),
+    [
+        (
+            '{ modes = ["read", "write"], scope = "tenant" }',
+            "the memory Notes is kept by tenant, and this worker has none",
+        ),
+        ('{ modes = ["read", "write"], store = "sqlite:notes.db" }', "its memories must be kept in one store"),
+    ],
+)
+def test_what_no_call_could_be_supplied_with_is_not_published(serve: Serve, notes: str, reason: str) -> None:
+    catalog = serve(notes)
+    assert len(catalog) == 0
+    (problem,) = catalog.problems
+    assert problem.reason.startswith(f"tool m.Run is refused: {reason}")
+
+
+async def test_a_memory_of_a_tenant_is_the_workers_for_all_its_agents(serve: Serve) -> None:
+    by_tenant = '{ modes = ["read", "write"], scope = "tenant" }'
+    for tenant, agent, count in (("acme", "a", "1"), ("acme", "b", "2"), ("other", "a", "1")):
+        catalog = serve(by_tenant, config={"memory": {"tenant": tenant}})
+        assert await run(catalog, "", context(f"{tenant}-{agent}", agent=agent)) == Done({"text": count})
+        await catalog.close()
+
+
+@pytest.mark.parametrize("tenant", [7, "a\nb", "x" * 129])
+def test_a_tenant_is_a_short_text(tenant: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"tools\.memory\.tenant"):
+        Supplies(PackContext(config={"memory": {"tenant": tenant}}, state_dir=tmp_path))
+
+
+async def test_a_memory_that_is_imported_is_the_one_of_the_module_that_declares_it(tmp_path: Path) -> None:
+    declared = CONTRACT.replace("module m", "module n")
+    imported = CONTRACT.replace("memory Notes\n", "").replace("module m\n", "module m\n\nuses Notes from n\n")
+    (tmp_path / "m.tb").write_text(imported)
+    (tmp_path / "n.tb").write_text(declared)
+    (tmp_path / "run.py").write_text(HANDLER)
+    manifest = MANIFEST.format(notes=BOTH, other=READ)
+    (tmp_path / "skillbus.tools.toml").write_text(manifest + manifest.replace("m.Run", "n.Run"))
+    folder = PackContext(environ={"KEY": "hunter2!"}, state_dir=tmp_path)
+    catalog = Catalog.load(folder, installed=False, folders=[tmp_path])
+    assert await run(catalog, "", context("c1"), "m.Run") == Done({"text": "1"})
+    assert await run(catalog, "", context("c2"), "n.Run") == Done({"text": "2"})
     await catalog.close()
 
 
@@ -266,7 +311,7 @@ async def test_the_workers_store_and_its_limits(serve: Serve, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("table", "reason"),
     [
-        ({"stor": "worker"}, "known keys are store, keys, total_bytes, value_bytes"),
+        ({"stor": "worker"}, "known keys are store, tenant, keys, total_bytes, value_bytes"),
         ({"keys": 0}, "tools.memory.keys: must be a number from 1"),
         ({"keys": True}, "tools.memory.keys: must be a number from 1"),
         ({"value_bytes": 1 << 20}, "must be at most 262144"),

@@ -33,7 +33,7 @@ def test_manifests_are_taken(page: str, tmp_path: Path) -> None:
 def test_the_table_is_taken_and_says_the_defaults(tmp_path: Path) -> None:
     table = tomllib.loads(blocks(MEMORY)[1])["tools"]
     Supplies(PackContext(config=table, state_dir=tmp_path))
-    said = {name: value for name, value in table["memory"].items() if name != "store"}
+    said = {name: value for name, value in table["memory"].items() if name not in ("store", "tenant")}
     assert said == {name: getattr(LIMITS, name) for name in said}
     assert len(said) == 3
 

@@ -197,3 +197,4 @@ def test_the_owner_comes_from_the_call() -> None:
     assert place_of("m.N", "agent", context) == Place("m.N", "agent", "tools")
     with pytest.raises(NoOwner, match="the call has no tenant"):
         place_of("m.N", "tenant", context)
+    assert place_of("m.N", "tenant", context, "acme").owner == "acme"

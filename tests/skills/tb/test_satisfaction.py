@@ -56,6 +56,16 @@ def test_everything_that_is_missing_is_told_in_its_order(changes: dict[str, Any]
     assert str(refused) == refused.missing[0]
 
 
+def test_memories_in_two_stores_are_refused() -> None:
+    air = compile_source(tool(*BOTH, "uses memory A read", "uses memory B read") + "memory A\nmemory B\n")
+    stores = {"A": {"modes": ["read"]}, "B": {"modes": ["read"], "store": "sqlite:b.db"}}
+    binding: dict[str, Any] = {"python": "a:b", "grants": ["memory_read"], "memories": stores}
+    refused = satisfy(air, manifest({"tools": {"m.Do": binding}}), "m.Do")
+    assert str(refused) == (
+        "tool m.Do is refused: its memories must be kept in one store, or a call could change half of them"
+    )
+
+
 def test_no_binding_and_no_tool_come_first() -> None:
     unbound = satisfy(AIR, manifest({}), ID)
     assert isinstance(unbound, Refused)
