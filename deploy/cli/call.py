@@ -37,7 +37,7 @@ from .work import perform
 
 if TYPE_CHECKING:
     from broker.sessions import Credential
-    from bus import BusError, Client
+    from bus import Client
     from bus.leg import StreamEvent
     from deploy.settings import Settings
 
@@ -130,11 +130,13 @@ def call(
         config, amqp_url=amqp_url, agent=agent, prefix=prefix,
         state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
     )  # fmt: skip
+    if detach and settings.amqp_url is None:
+        raise Failure("--detach needs a worker: name the broker with --amqp-url; a call in this process ends with it")
+    follow = (sys.stderr.isatty() if follow is None else follow) and not quiet and not detach
+    response = perform(_call(settings, credential, message, seconds, root_task, detach=detach, follow=follow))
     if detach:
-        _say_detached(perform(_detach(settings, credential, message, seconds, root_task)), raw=raw)
+        _say_detached(response, raw=raw)
         return
-    follow = (sys.stderr.isatty() if follow is None else follow) and not quiet
-    response = perform(_call(settings, credential, message, seconds, root_task, follow=follow))
     print_result(response, json_out=json_out, raw=raw, quiet=quiet, strict=strict)
 
 
@@ -170,26 +172,33 @@ async def _call(
     timeout: float,
     root_task: str | None,
     *,
+    detach: bool,
     follow: bool,
 ) -> dict[str, Any]:
-    from bus import BusError, StreamCut
+    from bus import BusError, StreamCut, UnsupportedOperation
+    from bus.names import ROOT_TASK
 
     from .reach import reach
 
+    headers = {ROOT_TASK: root_task} if root_task else {}
+    at_once = {"returnImmediately": True} if detach else None
     async with reach(settings, credential) as client:
         with ExitStack() as waiting:
             tell = waiting.enter_context(screen.busy(f"waiting for {settings.agent}"))
             if tell is not None:
                 waiting.callback(asyncio.create_task(_tell(client, settings.agent, tell)).cancel)
             reports = Reports(shown=follow, begin=waiting.close)
-            headers = _headers(root_task)
             try:
-                if not follow:
-                    return await client.send(settings.agent, message, headers=headers, timeout=timeout)
-                events = client.stream(
-                    settings.agent, "SendStreamingMessage", {"message": message}, headers=headers, timeout=timeout
+                if follow:
+                    body = {"message": message}
+                    with suppress(UnsupportedOperation):  # an agent without streams; it has run nothing
+                        events = client.stream(
+                            settings.agent, "SendStreamingMessage", body, headers=headers, timeout=timeout
+                        )
+                        return await take_all(events, reports)
+                return await client.send(
+                    settings.agent, message, configuration=at_once, headers=headers, timeout=timeout
                 )
-                return await take_all(events, reports)
             except asyncio.CancelledError:
                 waiting.close()
                 await _say_left(client, settings, message["messageId"], reports.task_id)
@@ -197,7 +206,8 @@ async def _call(
             except BusError as error:
                 if isinstance(error, StreamCut) and reports.task_id is not None:
                     raise cut(error.message, reports.task_id, reports.seq) from error
-                raise _failed(error, message) from error
+                told = failure_of(error, called=True)
+                raise Failure(f"{told} (--message-id {message['messageId']})") from error
 
 
 async def take_all(events: "AsyncGenerator[StreamEvent, None]", reports: Reports) -> dict[str, Any]:
@@ -243,28 +253,6 @@ async def _task_of(client: "Client", agent: str, message_id: str) -> str | None:
     return None
 
 
-async def _detach(
-    settings: "Settings", credential: "Credential", message: dict[str, Any], timeout: float, root_task: str | None
-) -> dict[str, Any]:
-    if settings.amqp_url is None:
-        raise Failure("--detach needs a worker: name the broker with --amqp-url; a call in this process ends with it")
-    from bus import BusError
-
-    from .reach import reach
-
-    async with reach(settings, credential) as client:
-        try:
-            return await client.send(
-                settings.agent,
-                message,
-                configuration={"returnImmediately": True},
-                headers=_headers(root_task),
-                timeout=timeout,
-            )
-        except BusError as error:
-            raise _failed(error, message) from error
-
-
 def _say_detached(response: Mapping[str, Any], *, raw: bool) -> None:
     if raw:
         screen.say_json(response)
@@ -275,16 +263,6 @@ def _say_detached(response: Mapping[str, Any], *, raw: bool) -> None:
     name = screen.legible(task["id"])
     screen.say(name)
     screen.note(f"follow it with `skillbus task follow {name}`, end it with `skillbus task cancel {name}`")
-
-
-def _headers(root_task: str | None) -> dict[str, str]:
-    from bus.names import ROOT_TASK
-
-    return {ROOT_TASK: root_task} if root_task else {}
-
-
-def _failed(error: "BusError", message: Mapping[str, Any]) -> Failure:
-    return Failure(f"{failure_of(error, called=True)} (--message-id {message['messageId']})")
 
 
 async def _tell(client: "Client", agent: str, tell: Callable[[str], None]) -> None:

@@ -250,6 +250,20 @@ def test_a_followed_call_shows_its_reports(skillbus: Skillbus, session: Path, ho
     assert "one two" not in at_terminal(home, *options, "--no-follow")
 
 
+def test_an_agent_without_streams_is_called_all_the_same(
+    skillbus: Skillbus, session: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refusing(*_: Any, **__: Any) -> AsyncGenerator[StreamEvent, None]:
+        for never in ():
+            yield never
+        raise bus.UnsupportedOperation
+
+    monkeypatch.setattr("bus.Client.stream", refusing)
+    ended = skillbus("call", "calc", "--arg", "expr=6*7", "--follow", "--json-out")
+    assert (ended.code, ended.err) == (0, "")
+    assert json.loads(ended.out)["text"] == "42"
+
+
 def test_reports_command_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     reports = Reports(shown=True)
     status = {"state": "TASK_STATE_WORKING", "message": {"parts": [{"text": "a\x1b[2J\nb"}]}}
