@@ -101,7 +101,7 @@ class Repository:
         try:
             await self._say("worktree", "add", "--quiet", "--no-checkout", "-b", branch, "--", str(path), "HEAD")
         except BaseException as error:
-            # git makes the branch first and leaves it; "already", but in a name, says that branch or folder are another's
+            # git makes the branch first and leaves it; "already" beside the names says that one is another's
             taken = "already" in _QUOTED.sub("", str(error))
             if before is None and beginning is not None and not taken:
                 await self.drop_worktree(path, branch, beginning)

@@ -147,8 +147,8 @@ class Worktrees:
     async def hold(self, episode: str) -> AsyncIterator[Directory]:
         """The episode's worktree, for one effect at a time: in this process in the order asked, and against others.
 
-        The lock ends with the process that holds it, however it ends. Raises WorktreeError when the worktree is
-        missing or is not a real folder of its own.
+        The lock ends with the process that holds it, however it ends, and with the programs that it has given the lock
+        to. Raises WorktreeError when the worktree is missing or is not a real folder of its own.
         """
         path = self.path(episode)
         async with self._turn(episode), AsyncExitStack() as stack:
@@ -156,7 +156,7 @@ class Worktrees:
                 if path.resolve(strict=True) != path or not path.is_dir():
                     raise WorktreeError(f"the worktree of {episode!r} is not a folder of its own")
                 held = await stack.enter_async_context(_locked(path))
-                directory = stack.enter_context(Directory.open(path))
+                directory = stack.enter_context(Directory.open(path, lock=held))
                 if not os.path.samestat(os.fstat(held), path.lstat()):
                     raise WorktreeError(f"the worktree of {episode!r} was replaced by another")
             except OSError:
@@ -191,4 +191,5 @@ async def _locked(folder: Path) -> AsyncIterator[int]:
                 attempt += 1
         yield descriptor
     finally:
+        fcntl.flock(descriptor, fcntl.LOCK_UN)  # for whoever has inherited it as well
         os.close(descriptor)

@@ -27,20 +27,23 @@ class Directory:
     No path is checked and then opened: each step opens the next name in the directory that the step before
     opened, never following a link by itself. A link is read and its target walked the same way, so it may point
     anywhere inside, relative or absolute, and leads nowhere outside. `protection` says what stays read-only.
-    Safe to use from any thread; closing it ends what is still at work with Closed.
+    Safe to use from any thread; closing it ends what is still at work with Closed. `lock` is the descriptor that its
+    user is alone in it by, if any: a program that gets it too keeps others out should it outlive this process.
     """
 
-    def __init__(self, descriptor: int, path: str, protection: Protection) -> None:
-        self.protection = protection
+    def __init__(self, descriptor: int, path: str, protection: Protection, lock: int | None = None) -> None:
+        self.protection, self.lock = protection, lock
         self._descriptor = descriptor
         self._parts = tuple(name for name in path.split("/") if name)
         self._lock = Lock()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, protection: Protection | None = None) -> "Directory":
+    def open(
+        cls, path: str | os.PathLike[str], *, protection: Protection | None = None, lock: int | None = None
+    ) -> "Directory":
         """Open a directory by the path it has now. Raises OSError."""
         real = Path(path).resolve(strict=True)
-        return cls(os.open(real, _ENTER), str(real), protection or Protection())
+        return cls(os.open(real, _ENTER), str(real), protection or Protection(), lock)
 
     @property
     def closed(self) -> bool:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +35,7 @@ async def run_process(
     *,
     env: Mapping[str, str],
     cwd: Path | str | None = None,
+    pass_fds: Collection[int] = (),
     stdin: bytes = b"",
     limit: int = MAX_OUTPUT,
     grace: float = GRACE,
@@ -44,7 +45,7 @@ async def run_process(
     When the program ends, and when the caller is canceled, whatever is left of its process group is asked to end, and
     after `grace` seconds made to; this returns, or lets the cancellation through, when all of it is gone. What has left
     the group is neither ended nor waited for. Of each of its outputs `limit` bytes are kept. It gets exactly the
-    environment `env`. Raises OSError when it can't be started.
+    environment `env`, and the descriptors `pass_fds`. Raises OSError when it can't be started.
     """
     with ExitStack() as stack:
         fed = stack.enter_context(_Input(stdin))
@@ -56,6 +57,7 @@ async def run_process(
             stderr=stderr.theirs,
             cwd=cwd,
             env=dict(env),
+            pass_fds=pass_fds,
             start_new_session=True,
         )
         for pipe in (fed, stdout, stderr):

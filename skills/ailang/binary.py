@@ -4,7 +4,7 @@ import hashlib
 import os
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ..process import Finished, run_process
@@ -80,11 +80,27 @@ class Binary:
         except OSError as error:
             raise BinaryError(f"the tool binary is gone: {error.strerror}; {_AGAIN}") from None
 
-    async def run(self, arguments: Sequence[str], *, cwd: str, env: Mapping[str, str], stdin: bytes) -> Finished:
+    async def run(
+        self,
+        arguments: Sequence[str],
+        *,
+        cwd: str,
+        env: Mapping[str, str],
+        stdin: bytes,
+        pass_fds: Collection[int] = (),
+    ) -> Finished:
         """Run the program, by its descriptor, and wait for its end; see `run_process`. Raises OSError."""
         # Looked up among this process's descriptors, so that it needs none of its own, even to read a script.
         program = f"/proc/{os.getpid()}/fd/{self._descriptor}"
-        return await run_process([program, *arguments], env=env, cwd=cwd, stdin=stdin, limit=MAX_OUTPUT, grace=GRACE)
+        return await run_process(
+            [program, *arguments],
+            env=env,
+            cwd=cwd,
+            stdin=stdin,
+            limit=MAX_OUTPUT,
+            grace=GRACE,
+            pass_fds=pass_fds,
+        )
 
     def _check(self, descriptor: int) -> None:
         before = os.fstat(descriptor)

@@ -90,6 +90,9 @@ class Sandbox:
     def __init__(self, sandboxes: Sandboxes, root: str, context: Context) -> None:
         self._all, self._context = sandboxes, context
         self.root = root
+        lock = None if context.worktree is None else context.worktree.lock
+        # Should this process be killed, its program goes on: nobody else may be at work in the worktree meanwhile.
+        self._lock = () if lock is None else (lock,)
 
     async def execute(self, arguments: Sequence[str], stdin: bytes) -> Finished:
         """Run the binary from the worktree's root, with nothing inherited and within the call's time.
@@ -103,7 +106,9 @@ class Sandbox:
         try:
             async with asyncio.timeout(seconds), self._all._free:
                 await asyncio.to_thread(binary.check)
-                finished = await binary.run(arguments, cwd=self.root, env=self._environment(), stdin=stdin)
+                finished = await binary.run(
+                    arguments, cwd=self.root, env=self._environment(), stdin=stdin, pass_fds=self._lock
+                )
         except TimeoutError:
             raise SandboxError(f"the tool binary did not end within {seconds:.1f} s", retryable=True) from None
         except BinaryError as error:

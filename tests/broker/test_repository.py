@@ -151,7 +151,7 @@ async def test_a_failure_half_way_leaves_nothing_behind(
     if step == "check_out":
         monkeypatch.setattr(Repository, "check_out", fail)
     elif step == "hold":
-        monkeypatch.setattr("broker.worktrees.Directory.open", lambda _: 1 / 0)
+        monkeypatch.setattr("broker.worktrees.Directory.open", lambda *_, **__: 1 / 0)
     with pytest.raises((type(error), WorktreeError, ZeroDivisionError)):
         async with worktrees.creating("ep1", repo=repo):
             await fail()

@@ -1,6 +1,9 @@
 import asyncio
+import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,29 @@ import fcntl, os, signal, sys
 fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)
 print("held", flush=True)
 signal.pause()
+"""
+
+
+WORKER = """
+import asyncio, sys
+from pathlib import Path
+from broker.worktrees import Worktrees
+from skills.process import run_process
+
+async def main():
+    async with Worktrees(Path(sys.argv[1])).hold("ep1") as worktree:
+        script = "import os, sys, time; open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(600)"
+        command = [sys.executable, "-c", script, sys.argv[2]]
+        if sys.argv[3] == "killed":
+            await run_process(command, env={}, pass_fds=[worktree.lock])
+        else:
+            await asyncio.create_subprocess_exec(*command, pass_fds=[worktree.lock])
+            while not await asyncio.to_thread(sys.stdin.readline):
+                pass
+    print("let go", flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
 """
 
 
@@ -140,6 +166,38 @@ async def test_another_process_is_waited_for_and_its_death_frees_the_lock(worktr
     holder.kill()
     await asyncio.wait_for(waiting, 10)
     await holder.wait()
+
+
+@pytest.mark.parametrize("how", ["killed", "done"])
+async def test_what_a_worker_has_started_keeps_the_lock_only_when_that_was_killed(
+    worktrees: Worktrees, tmp_path: Path, how: str
+) -> None:
+    await worktrees.create("ep1")
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WORKER, str(worktrees.root), str(fifo), how,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    started = int(await asyncio.to_thread(fifo.read_text))
+    waiting = asyncio.create_task(_hold(worktrees))
+    try:
+        if how == "killed":
+            worker.kill()
+            await worker.wait()
+            done, _ = await asyncio.wait({waiting}, timeout=0.2)
+            assert not done
+            os.kill(started, signal.SIGKILL)
+        else:
+            assert worker.stdin is not None
+            worker.stdin.write(b"\n")
+        await asyncio.wait_for(waiting, 10)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(started, signal.SIGKILL)
+        if worker.returncode is None:
+            worker.kill()
+            await worker.wait()
 
 
 async def test_a_cancelled_wait_leaves_no_trace(worktrees: Worktrees) -> None:

@@ -5,10 +5,12 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
+from time import time
 
 import pytest
 
-from skills import Done, Failed, PlannedEffect
+from skills import Context, Directory, Done, Failed, PlannedEffect
 from skills.ailang import sandbox
 from tests.skills.ailang.conftest import PAIR, Lane
 from tests.skills.ailang.standin import CLI, QUIET
@@ -185,6 +187,24 @@ async def test_a_canceled_call_leaves_no_process(lane: Lane) -> None:
         await call
     with pytest.raises(ProcessLookupError):
         os.killpg(group, 0)
+
+
+async def test_the_lock_on_the_worktree_is_the_processs_too(lane: Lane) -> None:
+    fifo = lane.folder / "locked"
+    os.mkfifo(fifo)
+    lane.binary.play(QUIET, fifo=str(fifo), sleep=True)
+    handler = lane.skills["ailang-run"].handler
+    assert handler is not None
+    lock = os.open(lane.root, os.O_RDONLY)
+    with Directory.open(lane.root, lock=lock) as worktree:
+        planned = PlannedEffect("e1", "Ailang.Run", "worktree", 1, RUN)
+        call = asyncio.ensure_future(handler(planned, Context("a2a:ep1:1", lane.episode, time() + 60, worktree)))
+        group = int(await asyncio.to_thread(fifo.read_text))
+        held = os.path.samestat(Path(f"/proc/{group}/fd/{lock}").stat(), os.fstat(lock))
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+    os.close(lock)
+    assert held
 
 
 async def test_without_time_no_process_is_started(lane: Lane) -> None:
