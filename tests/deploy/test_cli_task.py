@@ -254,8 +254,9 @@ def test_an_agent_without_streams_is_called_all_the_same(
     skillbus: Skillbus, session: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refusing(*_: Any, **__: Any) -> AsyncGenerator[StreamEvent, None]:
-        for never in ():
-            yield never
+        events: list[StreamEvent] = []
+        for event in events:
+            yield event
         raise bus.UnsupportedOperation
 
     monkeypatch.setattr("bus.Client.stream", refusing)
