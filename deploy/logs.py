@@ -9,7 +9,7 @@ from typing import Any, Literal, TextIO
 
 import orjson
 
-from skills.redaction import redact_known
+from skills.redaction import redact_known, redact_labelled
 
 MASK = "***"
 # A credential is 64 hex digits. So is a hash, which may be shown: everywhere it stands behind `sha256:`.
@@ -59,7 +59,7 @@ class Masked(logging.Filter):
         record.stack_info = mask(record.stack_info) if record.stack_info else None
         for name, value in _extra(record).items():
             delattr(record, name)
-            setattr(record, mask(name), _masked(value))
+            setattr(record, mask(name), redact_labelled({name: _masked(value)})[name])
         return True
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import canonical
 from ..arguments import legible
-from ..redaction import redact_labelled
+from ..redaction import redact_text
 from ..skill import Context, Done, Failed, Outcome
 from .guest import wire
 from .guest.context import Rejected
@@ -24,6 +24,7 @@ LEVELS: Mapping[str, int] = {
 READING = {"get": ("key",), "list": ("prefix", "limit", "after"), "search": ("text", "limit")}
 WRITING = {"put": ("key", "value", "version"), "delete": ("key", "version")}
 MOST = 1000  # entries that are asked for at once
+LONGEST = 2000  # characters of an error that are told
 
 _numbers = itertools.count(1)
 log = logging.getLogger(__name__)
@@ -72,15 +73,16 @@ class Call:
             return Failed(f"the output takes {size} bytes; the limit is {self.tool.output_bytes}")
         return Done(body)
 
-    def failed(self, text: Any, *, retryable: bool = False) -> Outcome:
-        """What a handler's error comes to."""
-        return Failed(self.supply.redact(legible(str(text))), retryable=retryable)
+    def failed(self, text: Any, *, where: str = "", retryable: bool = False) -> Failed:
+        """What a handler's error comes to, on one line. It is cut once no secret stands in it, and never before."""
+        said, place = (self.supply.redact(legible(str(each))) for each in (text, where))
+        return Failed(" ".join(f"{said[:LONGEST]}{place[:LONGEST]}".split()), retryable=retryable)
 
     async def tell(self, message: Mapping[str, Any]) -> None:
         """A report of the handler. What is no report is left out, and the log says so."""
         match message:
             case {"is": "progress", "text": str(text), "fraction": fraction}:
-                number = fraction if isinstance(fraction, (int, float)) and not isinstance(fraction, bool) else None
+                number = fraction if type(fraction) in (int, float) and abs(fraction) <= wire.EXACT else None
                 await self.context.progress(legible(text), number)
             case {"is": "log", "text": text, "level": level}:
                 self.say(str(text), LEVELS.get(str(level), logging.INFO))
@@ -111,7 +113,7 @@ class Call:
         self._logged += len(text) + 1
         lead = (self.tool.id, self.context.invocation_id)
         for line in self.supply.redact(legible(text))[:left].splitlines() or [""]:
-            log.log(level, "%s, call %s: %s", *lead, redact_labelled(line))
+            log.log(level, "%s, call %s: %s", *lead, redact_text(line))
         if self._logged >= self.tool.log_bytes:
             log.warning("%s, call %s: it writes more than %d bytes; the rest is left out", *lead, self.tool.log_bytes)
 

@@ -19,14 +19,18 @@ _KEY = re.compile(r"\b(?:sk|ghp|github_pat|xoxb|xoxp)[_-][A-Za-z0-9_-]{12,}")
 _DEEPEST = 64
 
 
+def redact_text(text: str) -> str:
+    """A text without what follows `token=`, `password:` and the like, and without what looks like a service's key."""
+    return _KEY.sub(REDACTED, _LABELLED.sub(rf"\g<1>{REDACTED}", text))
+
+
 def redact_labelled(value: Any, _depth: int = 0) -> Any:
     """A JSON value without what looks like a secret, and cut to a size that a log bears.
 
-    In a text that is what follows `token=`, `password:` and the like, and keys that begin as those of known services;
-    in an object the values of such members, and of `content`, whatever they are.
+    The values of members that are called so, and of `content`, go whatever they are; texts as `redact_text` has them.
     """
     if isinstance(value, str):
-        return _KEY.sub(REDACTED, _LABELLED.sub(rf"\g<1>{REDACTED}", value[:LONGEST]))
+        return redact_text(value[:LONGEST])
     if _depth >= _DEEPEST:
         return REDACTED
     if isinstance(value, Mapping):
