@@ -18,7 +18,6 @@ from bus import (
     Request,
     Target,
     TaskNotFound,
-    Unauthenticated,
     UnsupportedOperation,
 )
 from bus.control import CANCEL
@@ -29,6 +28,7 @@ from skills import Skill
 from skills.canonical import encode, ref
 
 from . import answers, parameters
+from .admission import Admission
 from .cancels import Cancels
 from .card import SCHEMAS, card_of, sign
 from .ledger import Ledger
@@ -37,11 +37,11 @@ from .parameters import member
 from .pipeline import DEFAULT_DEADLINE, LONG, Asked, Pipeline, task_id
 from .push_operations import MAX_CONFIGS, PushOperations
 from .runs import Run
-from .sessions import Session, claimed_session, verify
+from .sessions import Session
 from .signing import SigningKey
 from .streams import POLL, Streams
 from .tasks import Task
-from .transitions import check_whose, settle_transition
+from .transitions import enter
 from .waiters import Waiter
 from .watch import LedgerUnavailable
 
@@ -50,8 +50,6 @@ __all__ = ["SCHEMAS", "SkillAgent"]
 RETURN = 5.0
 """Seconds that a stream which is taken up again waits for a task that nobody here has."""
 
-_SESSION_CACHE_SECONDS = 1.0
-_SESSION_CACHE_SIZE = 4096
 _CARD_CACHE_SIZE = 64
 
 _Operation = Callable[[Request, Session, Reply], Awaitable[None]]
@@ -91,7 +89,7 @@ class SkillAgent:
         self._streams = Streams(pipeline)
         self._cancels = Cancels(pipeline, ledger, self._streams, self._tell)
         self.presence: Presence | None = None
-        self._sessions: dict[str, tuple[float, Session]] = {}
+        self._admission = Admission(ledger)
         self._push = PushOperations(ledger.push, push, self._expected, pipeline.clock, push_limit) if push else None
         self._operations: Mapping[str, _Operation] = {
             "SendMessage": self._send_message,
@@ -165,7 +163,7 @@ class SkillAgent:
                     await self._ledger.watch.back()
 
     async def _answer(self, request: Request, reply: Reply) -> None:
-        session = await self._authenticate(request)
+        session = await self._admission.session(request)
         operation = self._operations.get(request.operation)
         if operation is None:
             if "PushNotificationConfig" in request.operation:
@@ -173,30 +171,13 @@ class SkillAgent:
             raise MethodNotFound(f"this agent has no operation {request.operation!r}")
         await operation(request, session, reply)
 
-    async def _authenticate(self, request: Request) -> Session:
-        name = claimed_session(request)
-        now = time.time()
-        since, session = self._sessions.get(name, (0.0, None))
-        remembered = session is not None and 0 <= now - since < _SESSION_CACHE_SECONDS
-        if not remembered or request.operation != "SendMessage":
-            # A short memory is safe for a message: keys and grants of a session never change, and whatever changes
-            # the ledger looks at the session again in its own transaction.
-            session = await self._ledger.session(name)
-            if session is not None:
-                if len(self._sessions) >= _SESSION_CACHE_SIZE:
-                    self._sessions.clear()
-                self._sessions[name] = now, session
-        return verify(request, session, now)
-
     # sending messages
 
     async def _send_message(self, request: Request, session: Session, reply: Reply) -> None:
         wanted = parameters.configuration(request.payload)
         history = parameters.history_length(wanted)
         at_once = parameters.flag(wanted, "returnImmediately")
-        asked = await self._asked(request, session)
-        await self._attach(wanted, asked)
-        run = self._pipeline.begin(asked)
+        run = await self._begin(request, session, wanted)
         task = await self._streams.taken(run) if at_once else None
         if task is None:
             if run.long and await self._keep_waiting(run, request, reply, history):
@@ -211,9 +192,16 @@ class SkillAgent:
 
     async def _stream_message(self, request: Request, session: Session, reply: Reply) -> None:
         after = parameters.after(request)
+        run = await self._begin(request, session, parameters.configuration(request.payload))
+        await self._streams.send(run, after, reply)
+
+    async def _begin(self, request: Request, session: Session, wanted: Mapping[str, Any]) -> Run:
         asked = await self._asked(request, session)
-        await self._attach(parameters.configuration(request.payload), asked)
-        await self._streams.send(self._pipeline.begin(asked), after, reply)
+
+        async def attach() -> None:
+            await self._attach(wanted, asked)
+
+        return await enter(asked, self._pipeline, attach)
 
     async def _attach(self, wanted: Mapping[str, Any], asked: Asked) -> None:
         """Keep the push notification config of a message before its call begins, so that nothing of it is missed."""
@@ -221,7 +209,6 @@ class SkillAgent:
             return
         if self._push is None:
             raise PushNotificationNotSupported
-        self._pipeline.admit(asked.session, asked.skill_id, asked.caller)
         config = member(wanted, "taskPushNotificationConfig", dict)
         await self._push.attach(config, task_id(asked.session.episode, asked.message_id), asked.session)
 
@@ -232,7 +219,7 @@ class SkillAgent:
         context = _context(request, session)
         if message.get("taskId", "") != "":
             await self._refuse_continuation(message["taskId"], session)
-        asked = Asked(
+        return Asked(
             session,
             parameters.skill_id(request.payload, message),
             parameters.arguments(message),
@@ -244,8 +231,6 @@ class SkillAgent:
             parameters.transition(request.payload, message),
             request.caller,
         )
-        await check_whose(asked, self._pipeline)
-        return await settle_transition(asked, self._pipeline)
 
     async def _keep_waiting(self, run: Run, request: Request, reply: Reply, history: int) -> bool:
         """Let the caller of a long call wait in the ledger, where its answer comes from. False when it has ended."""
@@ -329,7 +314,7 @@ class SkillAgent:
 
     async def _cancel_task(self, request: Request, session: Session, reply: Reply) -> None:
         task_id = member(request.payload, "id", str)
-        await self._fresh(session)
+        await self._admission.fresh(session)
         await self._look_up(task_id, session)
         # A request that is not acknowledged before its end may not take long.
         remaining = LONG if request.deadline is None else min(max(request.deadline - time.time(), 0.001), LONG)
@@ -365,15 +350,8 @@ class SkillAgent:
 
     # the card
 
-    async def _fresh(self, session: Session) -> Session:
-        """The session as it is now, for what may not wait until the memory of it is over."""
-        fresh = await self._ledger.session(session.id)
-        if fresh is None or not fresh.is_alive(time.time()):
-            raise Unauthenticated("the session has expired or was revoked")
-        return fresh
-
     async def _get_card(self, request: Request, session: Session, reply: Reply) -> None:
-        fresh = await self._fresh(session)
+        fresh = await self._admission.fresh(session)
         await reply.send(self._encoded_card(self._pipeline.visible(fresh, request.caller)))
 
     def card(self, skills: Sequence[Skill]) -> dict[str, Any]:

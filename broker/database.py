@@ -187,7 +187,7 @@ def _create_tables(connection: Connection) -> None:
     found = connection.execute(schema.facts.select().where(fact).with_for_update()).first()
     if found is None:
         connection.execute(schema.facts.insert().values(name="schema", value=str(schema.VERSION)))
-    elif found.value in ("1", "2", "3"):
+    elif found.value in ("1", "2", "3", "4"):
         _add_columns(connection, schema.calls)
         connection.execute(schema.facts.update().where(fact).values(value=str(schema.VERSION)))
     elif found.value != str(schema.VERSION):

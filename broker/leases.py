@@ -2,18 +2,45 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 
 from .ledger import Ledger
 from .runs import Run
-from .watch import LedgerUnavailable
+from .watch import LedgerUnavailable, Watch
 
 EVENTS_KEPT = 24 * 3600.0
 """Seconds that the events of tasks are kept."""
 
+STEP = 1.0
+"""Seconds by which the wall clock has to move against the time that passes, to have been set."""
+
 _FORGET_EVERY = 3600.0
 
 log = logging.getLogger(__name__)
+
+
+class Steps:
+    """Sees that the wall clock was set, on which leases are, and says so to `watch`.
+
+    Nobody takes a call over then for as long as after the ledger was away: its worker, if it lives, renews its lease
+    meanwhile. Every worker sees that for itself, whenever it looks before it takes something over.
+    """
+
+    def __init__(self, clock: Callable[[], float], watch: Watch) -> None:
+        self._clock = clock
+        self._watch = watch
+        self._drift = clock() - time.monotonic()
+
+    def look(self) -> None:
+        """Compare the wall clock with the time that has passed since the last look."""
+        drift = self._clock() - time.monotonic()
+        step, self._drift = drift - self._drift, drift
+        if abs(step) > STEP:
+            log.warning(
+                "the clock was set by %+.0f s: no call is taken over before its worker can renew its lease", step
+            )
+            self._watch.late()
 
 
 class Leases:

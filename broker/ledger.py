@@ -11,6 +11,7 @@ from .books import Books, LogEntry, bytes_of
 from .constraints import UNCONSTRAINED, Constraints
 from .database import BUSY, Database, LedgerError, open_database
 from .grants import Grant
+from .intents import Intents
 from .operations import Claim, Closing, Progress, Receipt, Reservation
 from .push import PushConfigs
 from .push_outbox import Outbox
@@ -39,6 +40,7 @@ class Ledger:
         self.watch = database.watch
         self.tasks = Tasks(database)
         self.waiters = Waiters(database)
+        self.intents = Intents(database)
         self.push = PushConfigs(database)
 
     @classmethod

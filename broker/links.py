@@ -15,7 +15,7 @@ from skills.canonical import ref
 
 from . import records
 from .ledger import LogEntry
-from .planned import task_id
+from .planned import fingerprint, task_id
 from .records import Entry, Object, World, genesis
 
 
@@ -151,7 +151,7 @@ def _check_entry(entry: LogEntry, before: LogEntry | None) -> str | None:
 def _check_record(entry: LogEntry, header: Mapping[str, Any], record: Mapping[str, Any], held: Held) -> str | None:
     for name, semantic_id in (
         (header.get("transitionRef"), records.INVOCATION),
-        (header.get("transitionFn"), "world/transition-source/v1"),
+        (header.get("transitionFn"), records.TRANSITION),
         (header.get("interpreter"), "world/interpreter/v1"),
     ):
         fault = held.fault(name, semantic_id)
@@ -180,7 +180,7 @@ def _check_input(entry: LogEntry, record: Mapping[str, Any], held: Held) -> str 
     fault = held.fault(record.get("input"), records.INPUT)
     if fault:
         return fault
-    asked = ref((entry.skill or "").encode() + b"\0" + held.bytes(record.get("input")))
+    asked = fingerprint(entry.skill or "", held.bytes(record.get("input")))
     return None if asked == entry.fingerprint else "it is not what the call's fingerprint was taken of"
 
 

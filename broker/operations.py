@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from bus import Unavailable
 from skills import Effect
 
 from .facts import Facts
@@ -41,6 +42,8 @@ class Claim:
     Nothing is taken over from an owner before the ledger has been there for `steady` seconds: one that could not
     renew its lease for want of the ledger is not gone. `now` is Unix seconds; grants see whole ones.
 
+    `plan` and `transition` are what the call begins with, for whoever has to end it without the skill.
+
     `facts` are what the constraints of grants are put on. A new call is denied by the host with `refusal`, whatever
     the grants say.
     """
@@ -48,6 +51,8 @@ class Claim:
     call: Call
     effect: Effect
     request: Object
+    plan: Object
+    transition: Object
     objects: Sequence[Object]
     owner: str
     now: float
@@ -137,6 +142,15 @@ class Receipt:
 
 Reservation = Reserved | Denied | Busy | Receipt
 Operation = Claim | Closing | Progress
+
+
+class Begun(Unavailable):
+    """A call that needs no leave was begun with an effect, and is open."""
+
+    default = "another worker is running this call"
+
+    def __init__(self) -> None:
+        super().__init__(metadata={"retryAfterMs": "1000"})
 
 
 class Fenced(Exception):

@@ -49,12 +49,12 @@ def failed(
     return Ran("failed", "failed", record, objects=(record, *kept), reason=reason, retryable=retryable)
 
 
-def indeterminate(effect: PlannedEffect, reserved: Reserved) -> Ran:
-    """Nobody can know whether the effect happened."""
+def indeterminate(effect: PlannedEffect, reserved: Reserved, why: str = "it is not safe to repeat") -> Ran:
+    """Nobody can know whether the effect happened; `why` it was not run again."""
     (record,) = _record(effect, reserved)
     reason = (
         "indeterminate: the worker that ran the effect ended before it wrote the outcome, so the effect may or may not "
-        f"have happened; it is not safe to repeat and was not run again. Its request is {reserved.request_ref}"
+        f"have happened; {why} and was not run again. Its request is {reserved.request_ref}"
     )
     return Ran("indeterminate", "indeterminate", record, objects=(record,), reason=reason)
 

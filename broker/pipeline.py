@@ -13,17 +13,16 @@ from bus import (
     IdempotencyConflict,
     SkillNotFound,
 )
-from skills import Catalog, Context, Directory, Done, Failed, Outcome, PlannedEffect, Skill, canonical
-from skills.redaction import redact_labelled
+from skills import Catalog, PlannedEffect, Skill, canonical
 
 from . import outcomes, records
 from .answering import Answering
-from .events import Reports
+from .execution import Execution
 from .facts import Facts
 from .grants import decide, oversees, sees
-from .leases import EVENTS_KEPT, Leases
+from .leases import EVENTS_KEPT, Leases, Steps
 from .ledger import Ledger
-from .operations import Closing, Denied, Fenced, Receipt, Reserved
+from .operations import Begun, Closing, Denied, Fenced, Receipt
 from .outcomes import Ran
 from .planned import (
     DEFAULT_DEADLINE,
@@ -32,13 +31,12 @@ from .planned import (
     Planned,
     is_long,
     plan_call,
-    plan_recovery,
     task_id,
-    traced,
     transition_of,
 )
 from .policy import UNRESTRICTED, HostPolicy
 from .records import Object
+from .recovery import Recovery
 from .runs import Canceled, Run, Wakes
 from .sessions import Session
 from .tasks import Named, Task
@@ -46,8 +44,6 @@ from .waits import Waits
 from .worktrees import Worktrees
 
 __all__ = ["DEFAULT_DEADLINE", "EVENTS_KEPT", "LONG", "Asked", "Pipeline", "task_id"]
-
-_WORST_CASE = ("x" * 16, "indeterminate", "sha256:" + "0" * 64)
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +66,13 @@ class Pipeline:
     ) -> None:
         self.catalog = catalog
         self._policy = policy
-        self._agent = agent
         self.ledger = ledger
         self.wakes = Wakes()
         self.clock = clock
-        self._waits = Waits(ledger, worktrees, owner=owner, lease=lease, clock=clock)
+        self.steps = Steps(clock, ledger.watch)
+        self._waits = Waits(ledger, worktrees, owner=owner, lease=lease, clock=clock, steps=self.steps)
+        self._recovery = Recovery(catalog, ledger, policy, lease=lease, clock=clock)
+        self._execution = Execution(ledger, policy, agent=agent, clock=clock, wake=self.wakes.wake)
         self._interpreter = Object("world/interpreter/v1", canonical.encode({"skillbus": version}))
         self._transitions = {skill.id: transition_of(skill.contract) for skill in catalog}
         self._running: dict[str, Run] = {}
@@ -92,7 +90,8 @@ class Pipeline:
     def begin(self, asked: Asked) -> Run:
         """Begin a call, or find the run of it that is under way here.
 
-        Raises SkillNotFound, InvalidParams, IdempotencyConflict, InternalError; the run raises what `call` does.
+        Raises SkillNotFound, InvalidParams, IdempotencyConflict, InternalError, also for a call that the ledger has
+        (see `resume`); the run raises what `call` does.
         """
         skill = self.admit(asked.session, asked.skill_id, asked.caller)
         planned = plan_call(asked, skill)
@@ -112,24 +111,41 @@ class Pipeline:
     async def recover(self, task: Task) -> Run | None:
         """Close an open call whose worker is gone: nobody else may ever ask for it again. The run that does it.
 
-        Does nothing while its worker lives, or for a skill that is not here. Another worker may be first; then the run
-        ends with Unavailable.
+        Does nothing while its worker lives. Where this worker can't run a call again that may be, others come first for
+        a while. Another worker may be first; then the run ends with Unavailable.
         """
-        skill = self.catalog.get(task.skill)
         now = self.clock()
         dead = task.receipt is None and task.lease_until is not None and task.lease_until <= now
-        if not dead or skill is None or task.input_ref is None or task.id in self._running:
+        if not dead or task.id in self._running:
             return None
-        session = await self.ledger.session(task.session)
-        kept = (await self.ledger.objects([task.input_ref])).get(task.input_ref)
-        if session is None or kept is None or task.id in self._running:
+        planned = await self._recovery.plan(task)
+        if planned is None or task.id in self._running or self._recovery.leaves(task, planned):
             return None
         log.warning("task %s: its worker is gone; ending it here", task.id)
         try:
-            return self._start(plan_recovery(task, skill, session, kept.payload, now))
+            return self._start(planned)
         except BusError as error:
             log.error("task %s can't be ended here: %s", task.id, error)
             return None
+
+    async def resume(self, asked: Asked) -> Run | None:
+        """The run that tells what comes of a call which the ledger has, though its skill can't be called so any more.
+
+        None if there is none that the session may look at, or one of another skill or with other arguments.
+        """
+        episode = asked.session.episode
+        task = await self.ledger.tasks.get(task_id(episode, asked.message_id), episode)
+        if task is None or not self.shows(asked.session, task) or task.fingerprint != asked.fingerprint:
+            return None
+        if task.receipt is not None:
+            run = Run(task.id, task.session, episode, task.context_id, task.fingerprint, task.root_task)
+            run.start(asyncio.create_task(_known(task.receipt)))
+            return run
+        planned = None if task.id in self._running else await self._recovery.plan(task)
+        found = self._running.get(task.id) or (self._start(planned) if planned is not None else None)
+        if found is not None:
+            found.joined = True  # somebody waits, as long as it takes
+        return found
 
     def is_long(self, skill_id: str) -> bool:
         """Whether calls of a skill may take longer than their requests may stay unacknowledged."""
@@ -241,11 +257,7 @@ class Pipeline:
     async def _perform(self, planned: Planned, run: Run) -> Receipt:
         contract = planned.skill.contract
         if not planned.plan.effects:
-            if self._policy.refusal(contract) is not None:
-                raise SkillNotFound(metadata={"skill": contract.id})
-            if self.clock() >= planned.deadline:
-                raise DeadlineExceeded
-            return await self._commit(planned, None, None)
+            return await self._answer(planned, run)
         effect = planned.plan.effects[0]
         async with AsyncExitStack() as stack:
             try:
@@ -261,7 +273,9 @@ class Pipeline:
             facts = Facts.of(contract, effect, subject=planned.caller, worktree=worktree) if narrowed else None
             refusal = self._policy.refusal(contract, effect.effect)
             locked = worktree is not None
-            reservation = await self._waits.leave(planned, effect, run, locked=locked, facts=facts, refusal=refusal)
+            reservation = await self._waits.leave(
+                planned, effect, run, locked=locked, facts=facts, refusal=refusal, transition=self._transition(planned)
+            )
             if isinstance(reservation, Receipt):
                 return reservation
             if isinstance(reservation, Denied):
@@ -270,10 +284,28 @@ class Pipeline:
             run.opened.set()
             self.wakes.wake(run.task_id)
             if reservation.recovered:
-                ran = await self._recovered(planned, effect, reservation, worktree, run)
+                planned = await self._recovery.as_begun(planned)
+                effect = planned.plan.effects[0]
+                ran = await self._execution.again(planned, effect, reservation, worktree, run)
             else:
-                ran = await self._execute(planned, effect, reservation, worktree, run)
+                ran = await self._execution.run(planned, effect, reservation, worktree, run)
             return await self._commit(planned, ran, reservation.epoch)
+
+    async def _answer(self, planned: Planned, run: Run) -> Receipt:
+        """End a call that asks for no effect. One that was begun with an effect all the same ends as that says."""
+        contract = planned.skill.contract
+        try:
+            if self._policy.refusal(contract) is not None:
+                raise SkillNotFound(metadata={"skill": contract.id})
+            if self.clock() >= planned.deadline:
+                raise DeadlineExceeded
+            return await self._commit(planned, None, None)
+        except (SkillNotFound, Begun):
+            begun = await self._recovery.as_begun(planned)
+            if begun is planned:
+                raise
+            run.joined = True  # somebody waits, as long as it takes
+            return await self._perform(begun, run)
 
     async def _not_begun(self, planned: Planned, effect: PlannedEffect) -> Ran:
         episode, now = planned.call.session.episode, self.clock()
@@ -281,77 +313,10 @@ class Pipeline:
         decision = decide(planned.call.session.grants, declared, int(now), await self.ledger.spent(episode))
         return outcomes.not_begun(effect, decision.budget_before, now, "canceled before its effect began")
 
-    async def _recovered(
-        self, planned: Planned, effect: PlannedEffect, reserved: Reserved, worktree: Directory | None, run: Run
-    ) -> Ran:
-        """Go on with a call that an earlier worker has begun and not ended."""
-        log.warning("call %s of %s: taken over from a worker that is gone", planned.invocation, planned.skill.id)
-        if not planned.skill.contract.repeatable:
-            return outcomes.indeterminate(effect, reserved)
-        if run.canceled or await self.ledger.tasks.buried([Named(run.task_id, run.episode, run.root_task)]):
-            return outcomes.interrupted(effect, reserved)
-        if not planned.may_run or self._policy.refusal(planned.skill.contract, effect.effect) is not None:
-            return outcomes.indeterminate(effect, reserved)
-        return await self._execute(planned, effect, reserved, worktree, run)
-
-    async def _execute(
-        self, planned: Planned, effect: PlannedEffect, reserved: Reserved, worktree: Directory | None, run: Run
-    ) -> Ran:
-        contract, handler, now = planned.skill.contract, planned.skill.handler, self.clock()
-        if now >= planned.deadline and not reserved.recovered:
-            reason = "the deadline passed before its effect began"
-            return outcomes.not_begun(effect, reserved.budget_before, now, reason, refund=True)
-        remaining = min(contract.deadline, max(planned.deadline - now, 0.001))
-        reports = Reports(self.ledger, planned.call, reserved.epoch, self.clock, self.wakes.wake)
-        limit: asyncio.Timeout | None = None
-        context = Context(
-            planned.invocation,
-            planned.call.session.episode,
-            now + remaining,
-            worktree,
-            reports,
-            planned.call.task_id,
-            planned.onward,
-            session=planned.call.session.id,
-            agent=self._agent,
-        )
-        outcome: Outcome
-        told, begun = "the handler failed", reserved.recovered
-        try:
-            if handler is None:
-                raise TypeError(f"{contract.id} has effects and no handler")
-            with run.interruptible():
-                begun = True
-                async with asyncio.timeout(remaining) as limit:
-                    outcome = await handler(effect, context)
-            if isinstance(outcome, Done):
-                records.compose_output(outcome.output, planned.plan_object.ref, [_WORST_CASE])
-            elif not isinstance(outcome, Failed):
-                raise TypeError("a handler returns Done or Failed")
-        except Canceled:
-            if run.lost:
-                raise Fenced(run.task_id) from None
-            if begun:
-                return outcomes.interrupted(effect, reserved, context.accesses)
-            reason = "canceled before its effect began"
-            return outcomes.not_begun(effect, reserved.budget_before, now, reason, refund=True)
-        except (records.OutputTooLarge, canonical.NotCanonical) as error:
-            told = str(error)
-            outcome = Failed(told)
-        except BaseException as error:
-            if run.task.cancelling() or isinstance(error, KeyboardInterrupt):
-                raise
-            if limit is not None and limit.expired():
-                told = f"the handler did not end within {remaining:.1f} s"
-                outcome = Failed(told, retryable=True)
-            else:
-                outcome = Failed(traced(error))
-        finally:
-            await reports.close()
-        if isinstance(outcome, Failed):
-            log.warning("call %s of %s failed: %s", planned.invocation, contract.id, redact_labelled(outcome.reason))
-            return outcomes.failed(effect, reserved, told, context.accesses, retryable=outcome.retryable is True)
-        return outcomes.done(effect, reserved, outcome.output, context.accesses)
+    def _transition(self, planned: Planned) -> Object:
+        """The contract that a call runs by, or was begun with if it ends as it was recorded."""
+        contract = planned.skill.contract
+        return planned.begun_by or self._transitions.get(contract.id) or transition_of(contract)
 
     # commit
 
@@ -359,7 +324,7 @@ class Pipeline:
         """Write the outcome. From here the effect has happened, so nothing about the caller stops it."""
         end = planned.end(ran)
         state, outcome, output, ran = end.state, end.outcome, end.output, end.ran
-        transition = self._transitions.get(planned.skill.id) or transition_of(planned.skill.contract)
+        transition = self._transition(planned)
         record = records.invocation_record(
             invocation=planned.invocation,
             episode=planned.call.session.episode,
@@ -396,3 +361,7 @@ class Pipeline:
         ended = (planned.invocation, planned.skill.id, receipt.state, receipt.outcome, receipt.entry_index)
         log.log(level, "call %s of %s: %s, %s, entry %d", *ended)
         return receipt
+
+
+async def _known(receipt: Receipt) -> Receipt:
+    return receipt

@@ -30,7 +30,6 @@ from .outcomes import Ran
 from .parameters import ROOT_TASK
 from .records import Object
 from .sessions import Session
-from .tasks import Task
 
 MAX_INPUT = 1 << 20
 DEFAULT_DEADLINE = 60.0
@@ -60,6 +59,14 @@ class Asked:
     transition: str | None = None
     caller: str | None = None
 
+    @property
+    def fingerprint(self) -> str | None:
+        """What says that another call asks for the same; None for arguments that have no canonical form."""
+        try:
+            return fingerprint(self.skill_id, canonical.encode(self.arguments))
+        except canonical.NotCanonical:
+            return None
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -76,6 +83,7 @@ class Planned:
     """A call past its pure first phase, with everything that the later steps need.
 
     `recovering` closes what a worker that is gone left open, `may_run` lets it run a repeatable effect again.
+    `begun_by` is the contract that the call was begun with, where it ends as it was recorded and not by a skill here.
     """
 
     call: Call
@@ -86,6 +94,7 @@ class Planned:
     deadline: float
     recovering: bool = False
     may_run: bool = True
+    begun_by: Object | None = None
     onward: Mapping[str, str] = field(default_factory=dict)
     caller: str | None = None
 
@@ -117,6 +126,11 @@ class Planned:
             admit_finish(body)
         return records.compose_output(body, self.plan_object.ref, effects)
 
+    def bare(self, ran: Ran) -> Ended:
+        """How the call ends after its effect when nobody runs its finish phase."""
+        effects = [(self.plan.effects[0].id, ran.status, ran.record.ref)]
+        return Ended(*outcomes.state_of(self.plan, ran), records.compose_output({}, self.plan_object.ref, effects), ran)
+
     def end(self, ran: Ran | None) -> Ended:
         """How the call ends after its effect, or without one: also where its finish phase fails.
 
@@ -141,6 +155,11 @@ class Planned:
 def task_id(episode: str, message_id: str) -> str:
     """The id of the task that a message becomes: the same for every resend, another for every other message."""
     return hashlib.sha256(f"{episode}\0{message_id}".encode()).hexdigest()[:32]
+
+
+def fingerprint(skill_id: str, arguments: bytes) -> str:
+    """What a call asks for: its skill, and its arguments in their canonical form."""
+    return canonical.ref(skill_id.encode() + b"\0" + arguments)
 
 
 def plan_call(asked: Asked, skill: Skill) -> Planned:
@@ -177,7 +196,7 @@ def plan_call(asked: Asked, skill: Skill) -> Planned:
         message_id=asked.message_id,
         task_id=task_id(episode, asked.message_id),
         context_id=asked.context_id,
-        fingerprint=canonical.ref(skill.id.encode() + b"\0" + encoded),
+        fingerprint=fingerprint(skill.id, encoded),
         input_ref=kept.ref,
         deadline=asked.deadline,
         root_task=asked.root_task,
@@ -191,16 +210,6 @@ def plan_call(asked: Asked, skill: Skill) -> Planned:
     )
 
 
-def plan_recovery(task: Task, skill: Skill, session: Session, arguments: bytes, now: float) -> Planned:
-    """Plan to end a call that its worker has left open. Raises as `plan_call` does."""
-    until = now + max(skill.contract.deadline, DEFAULT_DEADLINE)
-    may_run = session.is_alive(now) and (task.deadline is None or now < task.deadline)
-    if may_run and task.deadline is not None:
-        until = min(until, task.deadline)
-    asked = Asked(session, task.skill, orjson.loads(arguments), task.message_id, task.context_id, until, task.root_task)
-    return replace(plan_call(asked, skill), recovering=True, may_run=may_run)
-
-
 def is_long(contract: Contract) -> bool:
     """Whether a call may take longer than its request may stay unacknowledged."""
     return contract.deadline > LONG
@@ -208,7 +217,7 @@ def is_long(contract: Contract) -> bool:
 
 @lru_cache(maxsize=1024)
 def _transition(contract: bytes) -> Object:
-    return Object("world/transition-source/v1", contract)
+    return Object(records.TRANSITION, contract)
 
 
 def transition_of(contract: Contract) -> Object:

@@ -29,7 +29,7 @@ class Reaper:
         self._lease = lease
         self._taken: set[Run] = set()
         self._skip = 0
-        """Calls that can't be ended here, as those of skills that this worker has not: others may stand behind them."""
+        """Calls that are left to others, or that the ledger has lost the input of: others may stand behind them."""
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -45,10 +45,12 @@ class Reaper:
 
     async def sweep(self) -> None:
         """Look once. What is taken over goes on after this returns."""
+        self._pipeline.steps.look()
         before = self._pipeline.clock() - self._lease
         ledger = self._pipeline.ledger
         self._taken = {run for run in self._taken if not run.task.done()}
-        found = await ledger.tasks.abandoned(before, _LOOKED_AT, self._skip)
+        steady = ledger.watch.steady_for() >= self._lease
+        found = await ledger.tasks.abandoned(before, _LOOKED_AT, self._skip) if steady else []
         for task in found:
             if len(self._taken) >= MOST:
                 break

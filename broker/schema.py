@@ -16,9 +16,9 @@ from sqlalchemy import (
     text,
 )
 
-VERSION = 4
+VERSION = 5
 """2: events of tasks, cancels, and what a call needs to be told of and recovered. 3: push notifications, waiters.
-4: grants with constraints.
+4: grants with constraints. 5: the plan and the contract that a call was begun with.
 
 See `broker.database`.
 """
@@ -122,6 +122,9 @@ calls = Table(
     Column("root_task", Text),
     # since schema 4
     Column("narrowing", Text),
+    # since schema 5
+    Column("plan_ref", String(71)),
+    Column("transition_ref", String(71)),
     Index("ix_calls_episode", "episode", "entry_index"),
     Index("ix_calls_lease", "owner", "lease_until"),
     Index("ix_calls_open", "lease_until", sqlite_where=text("state IS NULL")),

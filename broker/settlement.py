@@ -15,11 +15,24 @@ from sqlalchemy import Table, bindparam, select
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.engine import Connection
 
-from bus import IdempotencyConflict, Unauthenticated, Unavailable
+from bus import IdempotencyConflict, Unauthenticated
 
 from . import schema
 from .grants import Decision, decide
-from .operations import Busy, Call, Claim, Closing, Denied, Fenced, Operation, Progress, Receipt, Reservation, Reserved
+from .operations import (
+    Begun,
+    Busy,
+    Call,
+    Claim,
+    Closing,
+    Denied,
+    Fenced,
+    Operation,
+    Progress,
+    Receipt,
+    Reservation,
+    Reserved,
+)
 from .policy import DENIED
 from .records import Entry, Object, World, after
 from .sessions import Session
@@ -152,13 +165,15 @@ class Transaction:
             "cost": effect.cost,
             "budget_before": decision.budget_before,
             "request_ref": claim.request.ref,
+            "plan_ref": claim.plan.ref,
+            "transition_ref": claim.transition.ref,
             "narrowing": decision.narrowing or None,
             "owner": claim.owner,
             "epoch": 1,
             "lease_until": claim.lease_until,
         }
         self._opened[call.task_id] = self._rows[call.task_id] = row
-        self._keep(claim.request, *claim.objects)
+        self._keep(claim.request, claim.plan, claim.transition, *claim.objects)
         return Reserved(1, decision.budget_before, claim.request.ref, narrowing=decision.narrowing)
 
     def _commit(self, closing: Closing) -> Receipt:
@@ -169,7 +184,7 @@ class Transaction:
             return settled
         if closing.epoch is None:
             if row is not None:
-                raise Unavailable("another worker is running this call", metadata={"retryAfterMs": "1000"})
+                raise Begun
             self._check_alive(call.session, closing.now)
             row = self._opened[call.task_id] = self._rows[call.task_id] = self._new_row(call, closing.now)
         elif row is None or row["epoch"] != closing.epoch:

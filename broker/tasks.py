@@ -21,7 +21,8 @@ _call, _cancel = schema.calls.c, schema.cancels.c
 _touched = func.coalesce(_call.updated_at, _call.closed_at, _call.opened_at)
 _FIELDS = (
     _call.task_id, _call.episode, _call.context_id, _call.message_id, _call.session, _call.skill, _call.epoch,
-    _call.opened_at, _call.lease_until, _call.events, _call.input_ref, _call.deadline, _call.root_task,
+    _call.fingerprint, _call.opened_at, _call.lease_until, _call.events, _call.input_ref, _call.deadline,
+    _call.root_task,
     _call.state, _call.outcome, _call.entry_index, _call.output_ref, _call.metadata, _call.closed_at,
     _call.effect.is_not(None).label("begun"), _touched.label("updated_at"),
 )  # fmt: skip
@@ -44,6 +45,7 @@ class Task:
     message_id: str
     session: str
     skill: str
+    fingerprint: str
     opened_at: float
     updated_at: float
     begun: bool
@@ -213,8 +215,8 @@ def _first(connection: Connection, query: Any) -> Task | None:
 
 def _task(row: Mapping[str, Any]) -> Task:
     names: Sequence[str] = (
-        "episode", "context_id", "message_id", "session", "skill", "opened_at", "updated_at", "events", "lease_until",
-        "input_ref", "deadline", "root_task",
+        "episode", "context_id", "message_id", "session", "skill", "fingerprint", "opened_at", "updated_at", "events",
+        "lease_until", "input_ref", "deadline", "root_task",
     )  # fmt: skip
     kept = {name: row[name] for name in names}
     receipt = None if row["state"] is None else receipt_of(row, bytes(row.get("payload") or b"{}"))

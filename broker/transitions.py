@@ -1,11 +1,39 @@
 """What is compared before a call begins: whose call its message id names, and the contract that its caller means."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from bus import IdempotencyConflict, Unavailable
+from bus import IdempotencyConflict, InternalError, InvalidParams, SkillNotFound, Unavailable
 
 from .pipeline import Pipeline
 from .planned import Asked, task_id, transition_of
+from .runs import Run
+
+
+async def enter(asked: Asked, pipeline: Pipeline, attach: Callable[[], Awaitable[None]]) -> Run:
+    """Begin a call, after `attach` has kept who is to be told of it, or find what comes of it.
+
+    A session that sends a call again gets what came of it, also when its skill is gone, is not its to see any more, or
+    plans it no more. It learns nothing by that which the task of the call would not tell it. Raises what beginning
+    the call raises, and what `attach` does.
+    """
+    try:
+        await check_whose(asked, pipeline)
+        call = await settle_transition(asked, pipeline)
+    except SkillNotFound:
+        known = await pipeline.resume(asked)
+        if known is None:
+            raise
+        await attach()
+        return known
+    await attach()
+    try:
+        return pipeline.begin(call)
+    except (SkillNotFound, InvalidParams, InternalError):
+        known = await pipeline.resume(asked)
+        if known is None:
+            raise
+        return known
 
 
 async def check_whose(asked: Asked, pipeline: Pipeline) -> None:

@@ -11,9 +11,11 @@ from skills import Directory, PlannedEffect
 
 from . import outcomes
 from .facts import Facts
+from .leases import Steps
 from .ledger import Ledger
 from .operations import Busy, Claim, Closing, Denied, Receipt, Reserved
 from .planned import LONG, Planned
+from .records import Object
 from .runs import Run
 from .watch import LedgerUnavailable
 from .worktrees import WorktreeError, Worktrees
@@ -37,12 +39,14 @@ class Waits:
         owner: str,
         lease: float,
         clock: Callable[[], float] = time.time,
+        steps: Steps,
     ) -> None:
         self._ledger = ledger
         self._worktrees = worktrees
         self._owner = owner
         self._lease = lease
         self._clock = clock
+        self._steps = steps
 
     async def elsewhere(self, run: Run) -> Receipt:
         """What comes of a call in the worker that has it now."""
@@ -93,6 +97,7 @@ class Waits:
         *,
         locked: bool,
         facts: Facts | None,
+        transition: Object,
         refusal: str | None,
     ) -> Reserved | Denied | Receipt:
         """Leave to run the effect, why not, or what came of the call already.
@@ -102,6 +107,7 @@ class Waits:
         """
         pause = _BUSY_POLL
         while True:
+            self._steps.look()
             now = self._clock()
             if now >= planned.deadline:
                 raise DeadlineExceeded
@@ -109,7 +115,9 @@ class Waits:
                 call=planned.call,
                 effect=planned.declared(effect),
                 request=outcomes.request_of(effect, now),
-                objects=(planned.input, planned.plan_object),
+                plan=planned.plan_object,
+                transition=transition,
+                objects=(planned.input,),
                 owner=self._owner,
                 now=now,
                 lease_until=now + self._lease,

@@ -18,7 +18,16 @@ def make_old(path: Path) -> None:
     """Turn a ledger into one of schema 1."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DROP INDEX ix_calls_open")
-        for column in ("narrowing", "events", "updated_at", "input_ref", "deadline", "root_task"):
+        for column in (
+            "plan_ref",
+            "transition_ref",
+            "narrowing",
+            "events",
+            "updated_at",
+            "input_ref",
+            "deadline",
+            "root_task",
+        ):
             connection.execute(f"ALTER TABLE calls DROP COLUMN {column}")
         for table in ("task_events", "cancels", "push_configs", "waiters", "narrowed_grants"):
             connection.execute(f"DROP TABLE {table}")
@@ -30,7 +39,8 @@ def make_older(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for table in ("push_configs", "waiters", "narrowed_grants"):
             connection.execute(f"DROP TABLE {table}")
-        connection.execute("ALTER TABLE calls DROP COLUMN narrowing")
+        for column in ("plan_ref", "transition_ref", "narrowing"):
+            connection.execute(f"ALTER TABLE calls DROP COLUMN {column}")
         connection.execute("DROP INDEX ix_calls_open")
         connection.execute("UPDATE facts SET value = '2'")
 
@@ -39,11 +49,20 @@ def make_recent(path: Path) -> None:
     """Turn a ledger into one of schema 3."""
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("DROP TABLE narrowed_grants")
-        connection.execute("ALTER TABLE calls DROP COLUMN narrowing")
+        for column in ("plan_ref", "transition_ref", "narrowing"):
+            connection.execute(f"ALTER TABLE calls DROP COLUMN {column}")
         connection.execute("UPDATE facts SET value = '3'")
 
 
-@pytest.mark.parametrize("make", [make_old, make_older, make_recent], ids=["1", "2", "3"])
+def make_last(path: Path) -> None:
+    """Turn a ledger into one of schema 4."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for column in ("plan_ref", "transition_ref"):
+            connection.execute(f"ALTER TABLE calls DROP COLUMN {column}")
+        connection.execute("UPDATE facts SET value = '4'")
+
+
+@pytest.mark.parametrize("make", [make_old, make_older, make_recent, make_last], ids=["1", "2", "3", "4"])
 async def test_a_ledger_of_an_older_schema_is_upgraded_in_place(
     pipeline: Pipeline, ledger: Ledger, ledger_path: Path, ask: Ask, make: Callable[[Path], None]
 ) -> None:

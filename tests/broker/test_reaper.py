@@ -184,15 +184,14 @@ async def test_a_reaper_takes_over_a_bounded_number_at_a_time(
 
 
 async def test_calls_that_can_not_be_ended_here_hide_no_others(
-    leave: Any, catalog: Catalog, ledger: Ledger, worktrees: Worktrees, monkeypatch: pytest.MonkeyPatch
+    leave: Any, pipeline: Pipeline, ledger: Ledger, ledger_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.reaper._LOOKED_AT", 2)
     for number in range(3):
         await leave("long", f"m{number}")
     name = await leave("once", "m9")
-    fewer = Catalog()
-    assert fewer.add("test", [skill for skill in catalog if skill.id != "long"])
-    pipeline = Pipeline(fewer, ledger, worktrees, owner="w2", version="0")
+    with closing(sqlite3.connect(ledger_path, isolation_level=None)) as connection:
+        connection.execute("UPDATE calls SET input_ref = NULL WHERE skill = 'long'")
     reaper = Reaper(pipeline, lease=0.0)
     for _ in range(3):
         await reaper.sweep()
@@ -200,7 +199,6 @@ async def test_calls_that_can_not_be_ended_here_hide_no_others(
     assert await ledger.receipt(name) is not None
     assert await ledger.open_calls("ep1") == 3
     assert reaper._skip == 0, "the next sweep begins with the oldest again"
-    await pipeline.close()
 
 
 async def test_a_reaper_sweeps_by_itself(pipeline: Pipeline, leave: Any, ledger: Ledger) -> None:
