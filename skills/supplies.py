@@ -155,7 +155,7 @@ async def _supply(
         return await _kept(work, outcome, tool)
 
     values = {handle: secret.reveal() for handle, secret in secrets.items()}
-    return Supply(values, memories, redactor.text, reporter, settle, earlier)
+    return Supply(values, memories, redactor.text, redactor.settled, reporter, settle, earlier)
 
 
 async def _earlier(work: Work) -> Outcome | None:

@@ -1,12 +1,13 @@
 """A host: one process that runs one tool's handler, one call at a time, and speaks JSON lines with its worker."""
 
 import asyncio
+import codecs
 import logging
 import os
 import signal
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -16,13 +17,13 @@ from .call import Call
 from .command import NoProgram, command, environment, line_limit
 from .guest import wire
 from .guest.context import Rejected
+from .supply import Supply
 from .tool import Tool
 
 SLACK = 1 << 20  # by how much a line may be too long before its host is ended
 TRAFFIC = 64 << 20
 """What a host may send in one call, in bytes."""
 LOG_LINE = 8 << 10
-HELD = 2 << 10  # characters at the end of a cut line that are said with what follows them
 LEFTOVER = 0.5  # seconds in which what a host that is gone has sent is read
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,8 @@ class Host:
         self._tool, self._process, self._reader, self._writer = tool, process, reader, writer
         self._printed, self._pipe = printed, pipe
         self._call: Call | None = None
-        self._redactions: deque[Callable[[str], str]] = deque(maxlen=4)  # what is printed may come late
+        self._supplies: deque[Supply] = deque(maxlen=4)  # what is printed may come late
+        self._early = 0  # characters printed before the first call
         self._usable = True
         self._gone = asyncio.Event()
         self._last = ""
@@ -120,7 +122,7 @@ class Host:
     async def run(self, call: Call) -> Outcome:
         """The outcome of one call. A host that does not end a call that is canceled is not usable any more."""
         self._call = call
-        self._redactions.append(call.supply.redact)
+        self._supplies.append(call.supply)
         try:
             self._send({"do": "call", "call": call.number, "input": call.input, "context": call.values})
             return await self._converse(call)
@@ -174,7 +176,8 @@ class Host:
                     return call.done(output)
                 case {"is": "failed", "text": text}:
                     self._usable = self._usable and not message.get("broken")
-                    return call.failed(text, retryable=message.get("retryable") is True)
+                    where, retryable = str(message.get("where", "")), message.get("retryable") is True
+                    return call.failed(text, where=where, retryable=retryable)
                 case {"is": "canceled"}:
                     return Failed("the handler ended as if it were canceled")
                 case {"is": "ask", "question": question} if not canceled:
@@ -189,6 +192,10 @@ class Host:
         except Rejected as error:
             answer = {"rejected": error.kind, "text": str(error)}
         self._send({"do": "answer", "question": question, **answer})
+        try:
+            await self._writer.drain()  # a host that asks and does not read must not fill its worker's memory
+        except OSError:
+            raise Broken(self._state()) from None
 
     async def _cancel(self, call: Call) -> None:
         """Ask the handler to end, and wait for the grace; what goes on then is ended with the host."""
@@ -233,6 +240,7 @@ class Host:
     async def _listen(self) -> None:
         """Take what the handler prints into the log."""
         stdout, held = self._printed, ""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a long line may be cut within a character
         while True:
             whole = True
             try:
@@ -243,15 +251,20 @@ class Host:
                 if not error.partial and not held:
                     return
                 line = error.partial
-            text = held + line.decode("utf-8", "replace").rstrip("\n")
-            for redact in self._redactions:
-                text = redact(text)
+            text = held + decoder.decode(line, final=whole).rstrip("\n")
             # where a long line is cut, there may be a secret
-            text, held = (text, "") if whole else (text[:-HELD], text[-HELD:])
+            cut = len(text) if whole else min((each.settled(text) for each in self._supplies), default=len(text))
+            text, held = text[:cut], text[cut:]
+            for each in self._supplies:
+                text = each.redact(text)
+            if not whole and not text:
+                continue
             if self._call is not None:
                 self._call.say(text)
-            else:
-                self._last = text[:500] or self._last
+                continue
+            self._last = text[:500] or self._last
+            if self._early < self._tool.log_bytes:
+                self._early += len(text) + 1
                 log.info("%s, host %d: %s", self._tool.id, self.pid, text)
 
     async def _watch(self) -> None:

@@ -30,7 +30,8 @@ class Inline:
     async def run(self, call: Call) -> Outcome:
         """The outcome of one call."""
         await self._places.acquire()
-        held = True
+        held, task = True, asyncio.current_task()
+        before = 0 if task is None else task.cancelling()
         try:
             try:
                 function = await self._function()
@@ -40,6 +41,8 @@ class Inline:
             try:
                 return await asyncio.shield(work)
             except asyncio.CancelledError:
+                if work.cancelled() and (task is None or task.cancelling() == before):
+                    return call.failed("the handler ended as if it were canceled")
                 held = not await self._let_go(work, call)
                 raise
         finally:
@@ -60,7 +63,7 @@ class Inline:
             output = await function.run(call.input, call.values, call)
             return call.done(wire.decode(wire.encode(output)))  # a copy, with the numbers of any other way
         except HandlerFailed as failed:
-            return call.failed(failed, retryable=failed.retryable)
+            return call.failed(failed, where=failed.where, retryable=failed.retryable)
 
     async def _let_go(self, work: asyncio.Task[Any], call: Call) -> bool:
         """Cancel the work and wait for its end, for the grace; whether it was given up, with its place."""

@@ -45,8 +45,9 @@ class Pool:
             try:
                 host = await self._take()
             except NotStarted as error:
-                log.error("%s: %s", self.tool.id, call.supply.redact(str(error)))
-                return call.failed(f"its host can't be started: {error}", retryable=not error.lasting)
+                failed = call.failed(f"its host can't be started: {error}", retryable=not error.lasting)
+                log.error("%s: %s", self.tool.id, failed.reason)
+                return failed
             try:
                 return await host.run(call)
             finally:

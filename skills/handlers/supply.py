@@ -39,7 +39,8 @@ async def _as_it_is(outcome: Outcome) -> Outcome:
 class Supply:
     """What one call gets.
 
-    `redact` takes the values of its secrets out of whatever its handler says into the log. Its progress and its chunks
+    `redact` takes the values of its secrets out of whatever its handler says into the log; of a text that goes on,
+    `settled` says how many characters may be told before the rest is known. Its progress and its chunks
     go to `reporter`, where there is one, rather than to the call's own. `settle` is asked once what the outcome comes
     to when the handler has ended, well or not; it is not asked for a call that is canceled. `earlier` is what the call
     came to when a worker that is gone had run it: then the handler is not called.
@@ -48,6 +49,7 @@ class Supply:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     memories: Mapping[str, Memory] = field(default_factory=dict, repr=False)
     redact: Callable[[str], str] = field(default=lambda text: text, repr=False)
+    settled: Callable[[str], int] = field(default=len, repr=False)
     reporter: Reporter | None = field(default=None, repr=False)
     settle: Callable[[Outcome], Awaitable[Outcome]] = field(default=_as_it_is, repr=False)
     earlier: Outcome | None = field(default=None, repr=False)

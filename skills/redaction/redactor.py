@@ -106,6 +106,15 @@ class Redactor:
             return Failed("the output holds the value of a secret in a way that can't be taken out")
         return Done(output)
 
+    def settled(self, text: str) -> int:
+        """How many characters of a text that goes on can be told: behind them a value may have begun."""
+        cut = self.open_end(text)
+        for start, stop in self._spans(text):
+            # a value that has ended may be the beginning of a longer one, or of one that overlaps it
+            if start < cut < stop:
+                cut = start
+        return cut
+
     def open_end(self, text: str) -> int:
         """Where in the text something begins that more text could make a value; its length if nothing does."""
         earliest = min((_open_end(form, text) for form in self._forms), default=len(text))
@@ -164,12 +173,7 @@ class Stream:
     def feed(self, piece: str) -> str:
         """What can be told of the text by now."""
         text = self._held + piece
-        spans = self._redactor._spans(text)
-        cut = self._redactor.open_end(text)
-        for start, stop in spans:
-            # a value that has ended may be the beginning of a longer one, or of one that overlaps it
-            if start < cut < stop:
-                cut = start
+        cut = self._redactor.settled(text)
         told, self._held = text[:cut], text[cut:]
         return self._redactor.text(told)
 

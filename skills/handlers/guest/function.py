@@ -27,10 +27,13 @@ class Unloadable(Exception):
 
 
 class HandlerFailed(Exception):
-    """A handler has raised, or returned what is no JSON. The message is for the host's log."""
+    """A handler has raised, or returned what is no JSON. The message is for the host's log.
 
-    def __init__(self, message: str, *, retryable: bool = False) -> None:
-        self.retryable = retryable
+    The message is whole, as a cut could leave a part of a secret that nobody finds any more. `where` is the place.
+    """
+
+    def __init__(self, message: str, *, where: str = "", retryable: bool = False) -> None:
+        self.where, self.retryable = where, retryable
         super().__init__(_legible(message))
 
 
@@ -72,7 +75,7 @@ class Function:
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            raise Unloadable(f"{target} can't be loaded: {_described(error)}") from None
+            raise Unloadable(f"{target} can't be loaded: {_described(error)}{_where(error)}") from None
         if not callable(found):
             raise Unloadable(f"{target} is a {type(found).__name__}, not a function")
         return cls(found, takes, target)
@@ -96,7 +99,7 @@ class Function:
                 raise
             if isinstance(error, KeyboardInterrupt):
                 raise
-            raise HandlerFailed(_described(error), retryable=_is_retryable(error)) from None
+            raise HandlerFailed(_described(error), where=_where(error), retryable=_is_retryable(error)) from None
 
     async def _call(self, value: Any, values: Mapping[str, Any], channel: Channel) -> Any:
         typed = _typed(self._type, value)
@@ -252,21 +255,24 @@ def _typed(kind: Any, value: Any) -> Any:
 def _is_retryable(error: BaseException) -> bool:
     try:
         return getattr(error, "retryable", False) is True
-    except Exception:
+    except BaseException:  # it is the handler's own code
         return False
 
 
 def _described(error: BaseException) -> str:
-    """The class, the message and the place of an error, on one line."""
+    """The class and the message of an error."""
     try:
-        text = f"{type(error).__name__}: {error}"
-    except Exception:
-        text = f"{type(error).__name__}"
+        return f"{type(error).__name__}: {error}"
+    except BaseException:  # it is the handler's own code
+        return type(error).__name__
+
+
+def _where(error: BaseException) -> str:
+    """The handler's line in which an error came up, if there is one."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = {__file__, importlib.__file__}
     theirs = [each for each in frames if each.filename not in ours and not each.filename.startswith("<frozen")]
-    where = f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
-    return " ".join(f"{text[:2000]}{where}".split())
+    return f" ({Path(theirs[-1].filename).name}:{theirs[-1].lineno})" if theirs else ""
 
 
 def _legible(text: str) -> str:

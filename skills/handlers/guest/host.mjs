@@ -55,12 +55,34 @@ function plain(value, path) {
   throw new WrongOutput(`the output is wrong: ${path || "it"} is ${kind}, which is not JSON`);
 }
 
+/** What an error is and where it came up. Its text is whole, as a cut could leave a part of a secret. */
+function told(error) {
+  try {
+    if (!(error instanceof Error)) return { text: `Error: ${inspect(error)}`, where: "" };
+    const text = `${error.constructor?.name ?? error.name}: ${error.message}`;
+    const frames = typeof error.stack === "string" ? error.stack.split("\n") : [];
+    const frame = frames.find((each) => each.includes("file://") && !each.includes("/guest/host.mjs"));
+    const where = frame?.match(/([^/\\]+:\d+):\d+\)?\s*$/);
+    return { text, where: where ? ` (${where[1]})` : "" };
+  } catch {
+    return { text: "Error: it can't be described", where: "" };
+  }
+}
+
 function described(error) {
-  if (!(error instanceof Error)) return `Error: ${inspect(error).slice(0, 2000)}`;
-  const frame = (error.stack ?? "").split("\n").find((each) => each.includes("file://") && !each.includes("/guest/host.mjs"));
-  const where = frame?.match(/([^/\\]+:\d+):\d+\)?\s*$/);
-  const text = `${error.constructor?.name ?? error.name}: ${error.message}`.slice(0, 2000);
-  return (where ? `${text} (${where[1]})` : text).split(/\s+/).join(" ");
+  const { text, where } = told(error);
+  return (text + where).split(/\s+/).join(" ");
+}
+
+/** What a handler's error comes to; looking at it runs code of the handler's, which may throw again. */
+function failure(error) {
+  try {
+    if (error instanceof WrongOutput) return { is: "failed", text: error.message, retryable: false };
+    const overflow = error instanceof RangeError && /call stack/.test(error.message);
+    return { is: "failed", ...told(error), retryable: !overflow && error?.retryable === true };
+  } catch {
+    return { is: "failed", ...told(error), retryable: false };
+  }
 }
 
 const asked = new Map();
@@ -141,17 +163,14 @@ async function serve(handler, { call, input, context }) {
     const output = await handler(input, contextOf(call, context, controller.signal));
     end = controller.signal.aborted ? { is: "canceled" } : { is: "done", output: plain(output, "") };
   } catch (error) {
-    if (controller.signal.aborted) end = { is: "canceled" };
-    else if (error instanceof WrongOutput) end = { is: "failed", text: error.message, retryable: false };
-    else if (error instanceof RangeError && /call stack/.test(error.message)) {
-      end = { is: "failed", text: described(error), retryable: false };
-    } else end = { is: "failed", text: described(error), retryable: error?.retryable === true };
+    end = controller.signal.aborted ? { is: "canceled" } : failure(error);
   }
   calls.delete(call);
   let text = line({ ...end, call });
   const bytes = Buffer.byteLength(text);
   if (bytes > LIMIT) {
-    text = line({ is: "failed", call, text: `the output takes ${bytes} bytes; the limit is ${LIMIT}`, retryable: false });
+    const what = end.is === "done" ? "output" : "error's text";
+    text = line({ is: "failed", call, text: `the ${what} takes ${bytes} bytes; the limit is ${LIMIT}`, retryable: false });
   }
   await send(text);
 }
@@ -185,7 +204,7 @@ process.on("uncaughtException", (error) => {
   const [call] = calls.keys();
   console.error(`uncaught: ${described(error)}`);
   if (call === undefined) process.exit(1);
-  lastWords({ is: "failed", call, text: described(error), retryable: false, broken: true });
+  lastWords({ is: "failed", call, ...told(error), retryable: false, broken: true });
 });
 
 async function load() {

@@ -40,20 +40,23 @@ class Host:
 
     async def _call(self, number: int, message: dict[str, Any]) -> None:
         values = message["context"]
-        os.chdir(values["worktree"] or self._home)
         end: dict[str, Any]
         try:
+            os.chdir(values["worktree"] or self._home)
             output = await self._function.run(message["input"], values, _Channel(self, number))
             end = {"is": "done", "output": output}
         except HandlerFailed as failed:
-            end = {"is": "failed", "text": str(failed), "retryable": failed.retryable}
+            end = {"is": "failed", "text": str(failed), "where": failed.where, "retryable": failed.retryable}
+        except OSError as error:
+            end = {"is": "failed", "text": f"the handler was not called: {error}", "retryable": False}
         except asyncio.CancelledError:
             end = {"is": "canceled"}
         finally:
             self._calls.pop(number, None)
         line = encode({**end, "call": number})
         if len(line) > self._limit:
-            text = f"the output takes {len(line)} bytes; the limit is {self._limit}"
+            what = "output" if end["is"] == "done" else "error's text"
+            text = f"the {what} takes {len(line)} bytes; the limit is {self._limit}"
             line = encode({"is": "failed", "text": text, "retryable": False, "call": number})
         self._writer.write(line)
         await self._writer.drain()

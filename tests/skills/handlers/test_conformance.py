@@ -1,11 +1,13 @@
 """One suite for the three ways to run a handler: the same contract, the same behaviour."""
 
 import asyncio
+import hashlib
 import inspect
 import json
 import logging
 import os
 import re
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,9 @@ import pytest
 
 from skills import Directory, Done, Failed, Outcome
 from skills.handlers import CallContext, Supply
+from skills.redaction import Redactor, Secret
 
-from .ways import LIMIT, WAYS, Notes, Reports, Way, is_running, serving, tool, until_gone
+from .ways import LIMIT, TOOLS, WAYS, Notes, Reports, Way, is_running, serving, tool, until_gone
 
 HOSTED: tuple[Way, ...] = ("python", "javascript")
 TYPES = Path(inspect.getfile(CallContext)).with_name("context.d.ts")
@@ -200,10 +203,62 @@ async def test_secrets_are_given_and_not_shown(
     assert SECRET not in caplog.text + "".join(capfd.readouterr())
 
 
+def holding(value: str) -> Supply:
+    """The supply of one secret, redacted as a worker redacts."""
+    redactor = Redactor([Secret("API_KEY", value)])
+    return Supply({"API_KEY": value}, redact=redactor.text, settled=redactor.settled)
+
+
+def parts(value: str, text: str) -> list[str]:
+    """What of a value stands in a text, by eight characters."""
+    return [value[at : at + 8] for at in range(len(value) - 7) if value[at : at + 8] in text]
+
+
+@each_way
+async def test_an_error_is_cut_and_put_on_one_line_once_no_secret_stands_in_it(way: Way) -> None:
+    long, odd = hashlib.sha256(b"a key").hexdigest(), "two  blanks and\ta tab"
+    async with serving(tool(way, "raises_secret", secrets=("API_KEY",)), holding(long)) as handling:
+        for number in (0, 1900, 1970, 1985, 2000, 5000):
+            found = reason(await handling({"text": "", "number": number}))
+            assert not parts(long, found)
+            assert len(found) < 2100
+    async with serving(tool(way, "raises_secret", secrets=("API_KEY",)), holding(odd)) as handling:
+        assert "[secret]" in reason(await handling({"text": "", "number": 0}))
+
+
+@each_host
+async def test_a_secret_is_found_in_a_printed_line_however_the_line_comes(
+    way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = "".join(hashlib.sha256(bytes([number])).hexdigest() + "é" for number in range(250))
+    with caplog.at_level(logging.INFO):
+        async with serving(tool(way, "prints_secret", secrets=("API_KEY",)), holding(long)) as handling:
+            for number in (0, 8180, 50_000, 60_001):  # a pipe holds 65536 bytes
+                assert said(await handling({"text": "", "number": number})) == {"text": "printed"}
+    assert not parts(long, caplog.text)
+    assert "[secret]" in caplog.text
+
+
 @each_way
 async def test_a_secret_that_nobody_supplies_keeps_the_handler_from_being_called(way: Way, tmp_path: Path) -> None:
     async with serving(tool(way, "never", tmp_path, secrets=("API_KEY",))) as handling:
         assert reason(await handling({"text": ""})) == "the handler was not called: nobody supplies API_KEY"
+
+
+async def test_a_host_that_asks_and_does_not_read_does_not_fill_its_worker() -> None:
+    class Large(Notes):
+        most = 0
+
+        async def get(self, key: str) -> Any:
+            (served,) = handling.runner._hosts  # type: ignore[attr-defined]
+            self.most = max(self.most, served._writer.transport.get_write_buffer_size())
+            return {"key": key, "value": "v" * 60_000, "version": 1}
+
+    notes = Large()
+    asking = tool("javascript", "asks_without_reading", memories={"Notes": ("read",)})
+    async with serving(asking, Supply(memories={"Notes": notes})) as handling:
+        assert said(await handling({"text": "", "number": 500})) == {"text": "500"}
+    assert notes.most < 1 << 18
 
 
 @each_way
@@ -256,6 +311,40 @@ async def test_an_error_fails_the_call_alone(way: Way, function: str, texts: Any
             assert isinstance(found, Failed)
             assert found.reason.startswith(texts[way == "javascript"]), found.reason
             assert found.retryable is retryable
+
+
+@each_way
+@pytest.mark.parametrize("kind", ["message", "stack", "retryable", "all"])
+async def test_an_error_that_can_not_be_looked_at_fails_the_call_alone(way: Way, kind: str) -> None:
+    async with serving(tool(way, "raises_undescribable")) as handling:
+        for _ in range(2):
+            found = await handling({"text": kind}, within=10.0)
+            assert isinstance(found, Failed)
+            assert not found.retryable
+
+
+@pytest.mark.parametrize("way", ["inline", "python"])
+async def test_a_handler_that_cancels_itself_fails_the_call_alone(way: Way) -> None:
+    async with serving(tool(way, "cancels_itself")) as handling:
+        for _ in range(2):
+            assert reason(await handling({"text": ""})) == "the handler ended as if it were canceled"
+
+
+@each_way
+async def test_a_fraction_that_is_no_number_of_every_language_is_left_out(way: Way) -> None:
+    async with serving(tool(way, "too_far")) as handling:
+        assert said(await handling({"text": ""})) == {"text": "told"}
+        assert handling.reports.progresses == [("far", None)]
+
+
+@each_host
+async def test_a_host_whose_folder_is_gone_fails_the_call(way: Way, tmp_path: Path) -> None:
+    folder = tmp_path / "tools"
+    shutil.copytree(TOOLS, folder)
+    async with serving(tool(way, "echo", folder)) as handling:
+        assert said(await handling({"text": "a"})) == {"text": "a"}
+        shutil.rmtree(folder)
+        assert "No such file or directory" in reason(await handling({"text": "a"}, within=10.0)).replace("no", "No", 1)
 
 
 @each_way

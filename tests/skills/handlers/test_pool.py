@@ -337,3 +337,18 @@ async def test_hosts_end_when_their_worker_is_killed(way: Way) -> None:
     await process.wait()
     for pid in pids:
         await until_gone(pid)
+
+
+@each_host
+async def test_what_a_host_prints_before_its_first_call_is_limited(
+    way: Way, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = written(
+        tmp_path,
+        python='for _ in range(2000):\n    print("x" * 100)\nasync def echo(request): return request\n',
+        javascript='for (let i = 0; i < 2000; i++) console.log("x".repeat(100));\nexport const echo = (r) => r;\n',
+    )
+    with caplog.at_level("INFO"):
+        async with serving(tool(way, "echo", folder, log_bytes=1000)) as handling:
+            assert await handling({"text": "a"}) == Done({"text": "a"})
+    assert caplog.text.count("x" * 100) < 30

@@ -86,6 +86,39 @@ export async function raises_oddly() {
   throw "a text";
 }
 
+export async function raises_undescribable({ text }) {
+  const error = new Error("hidden");
+  const fail = () => {
+    throw new Error("do not look");
+  };
+  if (text === "message") error.message = Symbol("no text");
+  else if (text === "stack") error.stack = 5;
+  else if (text === "retryable") Object.defineProperty(error, "retryable", { get: fail });
+  else throw new Proxy(error, { get: fail, getPrototypeOf: fail });
+  throw error;
+}
+
+export async function raises_secret({ number }, context) {
+  throw new Error("x".repeat(number) + context.secrets.API_KEY);
+}
+
+export async function too_far(request, context) {
+  await context.progress("far", Infinity);
+  return { text: "told" };
+}
+
+export async function prints_secret({ number }, context) {
+  console.log("x".repeat(number) + context.secrets.API_KEY);
+  return { text: "printed" };
+}
+
+export async function asks_without_reading({ number }, context) {
+  const answers = Array.from({ length: number }, () => context.memories.Notes.get("key"));
+  const until = Date.now() + 300;
+  while (Date.now() < until);
+  return { text: String((await Promise.all(answers)).length) };
+}
+
 export async function stray() {
   Promise.reject(new Error("nobody waits for this"));
   await new Promise((resolve) => setImmediate(resolve));

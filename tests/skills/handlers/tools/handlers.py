@@ -154,6 +154,40 @@ async def raises_oddly(request: Any) -> Any:
     raise SystemExit(3)
 
 
+async def raises_undescribable(request: Any) -> Any:
+    class Undescribable(Exception):
+        def __str__(self) -> str:
+            raise SystemExit(4)
+
+        @property
+        def retryable(self) -> bool:
+            raise SystemExit(5)
+
+    raise Undescribable
+
+
+async def raises_secret(request: Any, context: Any) -> Any:
+    raise ValueError("x" * int(request["number"]) + context.secrets["API_KEY"])
+
+
+async def cancels_itself(request: Any) -> Any:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(0)
+    return {"text": "went on"}
+
+
+async def too_far(request: Any, context: Any) -> Any:
+    await context.progress("far", 10**400)
+    return {"text": "told"}
+
+
+async def prints_secret(request: Any, context: Any) -> Any:
+    print("x" * int(request["number"]) + context.secrets["API_KEY"])
+    return {"text": "printed"}
+
+
 async def stray(request: Any) -> Any:
     async def fail() -> None:
         raise RuntimeError("nobody waits for this")
