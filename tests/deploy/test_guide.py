@@ -84,7 +84,7 @@ class Reader:
 
 
 @pytest.mark.rabbitmq
-def test_each_step_of_the_guide_does_what_it_says(home: Home) -> None:
+def test_each_step_of_the_guide_does_what_it_says(home: Home, rabbitmq_programs: None) -> None:
     reader, url = Reader(home), ""
     try:
         for step in STEPS:
