@@ -123,7 +123,8 @@ def _artifact(receipt: Receipt) -> dict[str, Any]:
 
 def _status(state: str, output: Mapping[str, Any]) -> str:
     """`ok` or `error`: what the output says of itself, in any of the ways that packs have, if the call went through."""
+    if state != "completed" or output.get("ok") is False:  # where a `status` beside it may be that of the effect
+        return "error"
     if output.get("status") in ("ok", "error"):
         return str(output["status"])
-    said = output.get("ok") is not False and not str(output.get("text", "")).startswith("error: ")
-    return "ok" if state == "completed" and said else "error"
+    return "error" if str(output.get("text", "")).startswith("error: ") else "ok"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
-from broker import records, schema
+from broker import answers, records, schema
 from broker.grants import PRESETS, Grant, sees
 from broker.ledger import Ledger
 from broker.pipeline import Asked, Pipeline
@@ -177,6 +177,11 @@ async def test_a_check_and_what_it_becomes(
     body = output(await call(session, "ailang-check", {"path": "bad.ail"}))
     assert (body["ok"], body["passed"], body["error_count"], body["errors"][0]["code"]) == (True, False, 1, "ERROR")
     assert body.keys() == {"ok", "passed", "error_count", "errors", "world"}
+    binary.play({**QUIET, "stdout": '{"ok":false,"refused":"no"}'}, any=True)
+    refused = await call(session, "ailang-check", {"path": "bad.ail"})
+    assert output(refused).items() >= {"ok": False, "status": "ok", "refused": "no"}.items()
+    (artifact,) = answers.finished(refused)["artifacts"]
+    assert artifact["metadata"]["status"] == "error"  # that of the effect, in the output, is another
     binary.play(QUIET, kill=True)
     failed = await call(session, "ailang-check", {"path": "bad.ail"})
     assert failed.outcome == "failed"
