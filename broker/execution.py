@@ -51,7 +51,7 @@ class Execution:
         if run.canceled or await self._ledger.tasks.buried([Named(run.task_id, run.episode, run.root_task)]):
             return outcomes.interrupted(effect, reserved)
         denied = self._policy.refusal(contract, effect.effect) is not None
-        if not planned.may_run or planned.skill.handler is None or denied:
+        if not planned.may_run or denied:
             return outcomes.indeterminate(effect, reserved, "it may not run any more as it was begun")
         return await self.run(planned, effect, reserved, worktree, run)
 

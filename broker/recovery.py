@@ -74,7 +74,6 @@ def plan_recovery(
         return as_recorded(planned_call(task, intent, session), intent, until)
     may_run = (
         skill.contract.repeatable
-        and skill.handler is not None
         and may_still(task, session, now)
         and policy.refusal(skill.contract, intent.plan.effects[0].effect) is None
     )

@@ -45,10 +45,10 @@ class Site:
         await self.ledger.add_session(session)
         return credential
 
-    async def worker(self, *arguments: str, url: str = "") -> asyncio.subprocess.Process:
+    async def worker(self, *arguments: str, url: str = "", pack: str = PACK) -> asyncio.subprocess.Process:
         """A worker as users run it, ready to take calls; `url` is another way to the same broker."""
         command = str(Path(sys.executable).with_name("skillbus"))
-        return await self._start(command, "worker", "--pack", PACK, "--ready-fd", "1", *arguments, url=url)
+        return await self._start(command, "worker", "--pack", pack, "--ready-fd", "1", *arguments, url=url)
 
     async def dying_worker(self) -> asyncio.subprocess.Process:
         """A worker that is killed between its first commit and the reply."""
