@@ -143,6 +143,8 @@ def _parsed(folder: Path, files: Iterable[Path]) -> tuple[list[Source], list[Fau
 
 def read_contract(file: Path) -> bytes:
     """What stands in a file, or as much as tells that it is too long. Raises OSError."""
+    if file.is_dir():
+        raise OSError(errno.EISDIR, "Is a folder; name the contracts in it (*.tb)", str(file))
     if file.exists() and not file.is_file():
         raise OSError(errno.EINVAL, "Not a regular file", str(file))
     with file.open("rb") as opened:

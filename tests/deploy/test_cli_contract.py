@@ -149,6 +149,7 @@ def test_what_is_not_there_is_one_line(skillbus: Skillbus, tools: Path) -> None:
     ):  # fmt: skip
         ended = skillbus("contract", *arguments)
         assert (ended.code, len(ended.err.splitlines()), "internal" in ended.err) == (1, 1, False)
+    assert skillbus("contract", "fmt", "tools").err == "error: tools: Is a folder; name the contracts in it (*.tb)\n"
 
 
 def test_no_secret_of_a_manifest_is_shown(skillbus: Skillbus, tools: Path) -> None:

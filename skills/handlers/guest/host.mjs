@@ -1,5 +1,6 @@
 // The loop of a JavaScript host: calls come over one socket, and what comes of them goes back over it.
 
+import { spawnSync } from "node:child_process";
 import net from "node:net";
 import { pathToFileURL } from "node:url";
 import { inspect } from "node:util";
@@ -217,6 +218,16 @@ async function load() {
   return handler;
 }
 
+/** Where a module can't be parsed: a caught error does not tell, so that Node is asked to look at the file again. */
+function unparsed(error) {
+  const [first] = String(error.stack).split("\n");
+  const said = first.startsWith("file://")
+    ? first
+    : spawnSync(process.execPath, ["--check", file], { encoding: "utf8", timeout: 5000 }).stderr?.split("\n")[0];
+  const where = said?.match(/([^/\\]+:\d+)$/);
+  return where ? ` (${where[1]})` : "";
+}
+
 let pieces = [];
 
 function receive(handler, chunk) {
@@ -240,6 +251,6 @@ try {
   await send(line({ is: "ready" }));
 } catch (error) {
   let text = described(error);
-  if (error instanceof SyntaxError) text += ` ${((error.stack ?? "").split("\n")[0] ?? "").replace(/^file:\/\//, "")}`;
+  if (error instanceof SyntaxError) text += unparsed(error);
   lastWords({ is: "unloadable", text: `${file.split("/").pop()}#${name} can't be loaded: ${text}` });
 }

@@ -102,6 +102,16 @@ async def test_the_calls_of_a_pool_that_is_closed_fail(way: Way) -> None:
         ("inline", "def f(:\n", "handlers.py:f can't be loaded: SyntaxError: "),
         ("python", "def f(:\n", "handlers.py:f can't be loaded: SyntaxError: "),
         ("javascript", "export function f( {\n", "handlers.mjs#f can't be loaded: SyntaxError: "),
+        (
+            "javascript",
+            "let a;\nretrn a;\n",
+            "handlers.mjs#f can't be loaded: SyntaxError: Unexpected identifier 'a' (handlers.mjs:2)",
+        ),
+        (
+            "javascript",
+            "let a;\nimport { b } from 'node:fs';\n",
+            "does not provide an export named 'b' (handlers.mjs:2)",
+        ),
         ("inline", "g = 1\n", "handlers.py:f can't be loaded: AttributeError: "),
         ("python", "f = 1\n", "handlers.py:f is a int, not a function"),
         ("javascript", "export const f = 1;\n", "handlers.mjs#f can't be loaded: Error: it exports no function f"),
