@@ -28,9 +28,11 @@ from broker.waiters import Waiter
 from broker.worktrees import Worktrees
 from bus import BusError
 from skills import Catalog, Effect, Plan, Skill
+from tests.webhooks import Receiver
 
 from .conftest import Effects, _contract, _plan
 from .house import House, message
+from .push import Deliveries, asking, house_with_push
 
 Ask = Callable[..., Asked]
 TASK = task_id("ep1", "m1")
@@ -81,6 +83,10 @@ class Site:
             assert await self.ledger.waiters.keep(Waiter(run.task_id, address, "SendMessage", 0))
         await dying.close()
         self.effects.gate.set()
+        await self.abandoned()
+
+    async def abandoned(self) -> None:
+        """Wait until the lease of a call is over."""
         async with asyncio.timeout(20):
             while not await self.ledger.tasks.abandoned(time.time(), 1):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -179,6 +185,22 @@ async def test_a_call_that_was_left_open_across_an_upgrade_ends_as_it_was_record
     replayed = await Replay(ledger, catalog_of(skill)).call(TASK)
     if later not in ("it is not seen", "it has another effect"):
         assert replayed.equal, replayed
+
+
+async def test_a_webhook_is_told_of_such_an_end(site: Site, once: Skill, ledger: Ledger, effects: Effects) -> None:
+    async with Receiver() as receiver:
+        before = site.worker([once]).agent._pipeline
+        house = house_with_push(before, ledger, site.credential)
+        await house.ask("SendMessage", asking("once", ASKED, receiver.url))
+        await asyncio.wait_for(effects.started.wait(), 20)
+        await before.close()
+        after = site.worker([]).agent._pipeline
+        await site.abandoned()
+        await Reaper(after, lease=0.0).sweep()
+        async with Deliveries(after, ledger) as deliveries:
+            deliveries.start()
+            posted = await receiver.count(3)
+    assert posted[-1].json["statusUpdate"]["status"]["state"] == "TASK_STATE_FAILED"
 
 
 def catalog_of(*skills: Skill) -> Catalog:
