@@ -72,7 +72,9 @@ def fmt(
     """
     from skills.tb import fmt as formatted
 
-    laid_out = {file: formatted(_parsed(file)) for file in files}  # all or none: a fault in one changes nothing
+    sources = {file: _parsed(file) for file in files}
+    # all or none: a fault in one changes nothing
+    laid_out = _explained(lambda: {file: formatted(source) for file, source in sources.items()})
     changed = [file for file, text in laid_out.items() if file.read_bytes() != text.encode()]
     for file in changed:
         if diff:

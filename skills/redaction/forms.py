@@ -39,8 +39,8 @@ def plain_forms(part: str) -> set[str]:
     for ascii_only in (True, False):
         once = json.dumps(part, ensure_ascii=ascii_only)[1:-1]
         forms |= {once, once.replace("/", "\\/"), json.dumps(once, ensure_ascii=ascii_only)[1:-1]}
-    forms |= {repr(part)[1:-1], part.encode("unicode_escape").decode()}
-    forms |= set(_urls(part))
+    forms |= {repr(part)[1:-1], repr(part.encode())[2:-1], part.encode("unicode_escape").decode()}
+    forms |= {again for form in set(_urls(part)) for again in (form, quote(form, safe=""))}
     named = escape(part)
     forms |= {named, escape(part, quote=False)}
     forms.add(named.replace("&#x27;", "&#39;"))
@@ -54,7 +54,16 @@ def plain_forms(part: str) -> set[str]:
 
 
 def base64_forms(part: str) -> set[str]:
-    """What any base64 that contains the part contains, wherever the part begins in it."""
+    """What any base64 that contains the part, or a JSON text with it, contains, wherever the part begins in it."""
+    return set().union(*(_base64(each) for each in {part, *_escaped(part)}))
+
+
+def _escaped(part: str) -> Iterator[str]:
+    for ascii_only in (True, False):
+        yield json.dumps(part, ensure_ascii=ascii_only)[1:-1]
+
+
+def _base64(part: str) -> set[str]:
     forms = set()
     data = part.encode()
     for lead in range(3):

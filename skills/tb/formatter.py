@@ -1,8 +1,25 @@
 """The one layout of a contract."""
 
 from collections.abc import Iterable, Iterator
+from typing import NoReturn
 
-from .syntax import Doc, Field, Gives, Import, Memory, Requires, Secrets, Source, Takes, Tool, Type, Uses
+from .fault import Fault, NotAContract, Position
+from .syntax import (
+    MAX_LINE,
+    MAX_SOURCE,
+    Doc,
+    Field,
+    Gives,
+    Import,
+    Memory,
+    Requires,
+    Secrets,
+    Source,
+    Takes,
+    Tool,
+    Type,
+    Uses,
+)
 
 _INDENT = "    "
 
@@ -10,11 +27,21 @@ _INDENT = "    "
 def fmt(source: Source) -> str:
     """The source, laid out anew: four spaces, an empty line between declarations, everything in the order it had.
 
-    Means the same, and formats to itself.
+    Means the same, and formats to itself. Raises NotAContract where the layout takes more than a source may have.
     """
-    blocks = ["\n".join([f"module {source.module.text}", *_docs(source.says, "")])]
-    blocks += ["\n".join(_declaration(each)) for each in source.declarations]
-    return "\n\n".join(blocks) + "\n"
+    blocks = [(source.module.at, "\n".join([f"module {source.module.text}", *_docs(source.says, "")]))]
+    blocks += [(each.at, "\n".join(_declaration(each))) for each in source.declarations]
+    for at, block in blocks:
+        if any(len(line) > MAX_LINE for line in block.split("\n")):
+            _refuse(source, at, f"laid out, a line of this has more than {MAX_LINE} characters")
+    text = "\n\n".join(block for _, block in blocks) + "\n"
+    if len(text.encode()) > MAX_SOURCE:
+        _refuse(source, source.module.at, f"laid out, the source has more than {MAX_SOURCE} bytes")
+    return text
+
+
+def _refuse(source: Source, at: Position, message: str) -> NoReturn:
+    raise NotAContract([Fault("limit", at, message, "write it in two", source.file)])
 
 
 def _declaration(each: Type | Memory | Tool | Import) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Where the code of a tool stands. Named here, loaded by whoever runs it."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,5 +40,14 @@ class HandlerName:
             return cls(language, found[2], text, file=confined(found[1], folder))
         named = _MODULE.fullmatch(text) if language == "python" else None
         if named:
+            _check_links(named[1], folder)
             return cls(language, named[2], text, module=named[1])
         raise ValueError(f"names no handler; write {USAGE[language]}")
+
+
+def _check_links(module: str, folder: Path) -> None:
+    """Raise ValueError for a module of the folder that a link leads out of it; any other is an installed one."""
+    path = module.replace(".", "/")
+    for each in (f"{path}.py", f"{path}/__init__.py"):
+        if os.path.lexists(folder / each):
+            confined(each, folder)

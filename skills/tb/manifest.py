@@ -41,7 +41,7 @@ def read_manifest(path: Path) -> Manifest:
         given = tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise ManifestError(["is not UTF-8"], file=path.name) from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a whole number may have more digits than Python reads
         where = re.search(r"\(at [a-z0-9, ]+\)", str(error))  # the other words may hold what stands there
         raise ManifestError([f"is not TOML {where[0] if where else ''}".rstrip()], file=path.name) from None
     return manifest(given, path.parent, file=path.name)

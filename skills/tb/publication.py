@@ -1,12 +1,14 @@
 """From a contract and its binding to what is published: the one source of card, MCP schema and listing."""
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from ..contract import Contract, Effect, Requirements
 from ..errors import SkillError
 from .air import AirTool
 from .satisfaction import Bound
-from .schema import endless
+from .schema import ROOT, endless
 
 RESERVED = "world"
 """The member that every output object gets besides its own."""
@@ -21,14 +23,19 @@ def check_published(tool: AirTool) -> None:
     """Raise Unpublishable where no value fits the types, or where an output has the reserved member."""
     without_end = endless(tool.schemas)
     for what, schema in (("takes", tool.takes_schema), ("gives", tool.gives_schema)):
-        reference = str(schema.get("$ref", ""))
-        name = reference.rpartition("/")[2]
+        name = _declared(schema)
         if name in without_end:
             raise Unpublishable(
                 f"tool {tool.id} {what} {name}, which needs another of its kind without end; make a field optional"
             )
-    if RESERVED in tool.output["properties"]:
+    gives = tool.schemas[name] if (name := _declared(tool.gives_schema)) else tool.gives_schema
+    if RESERVED in gives["properties"]:
         raise Unpublishable(f"tool {tool.id} gives a field `{RESERVED}`, which is taken; name it otherwise")
+
+
+def _declared(schema: Mapping[str, Any]) -> str:
+    """The key of the declared type that a schema refers to; empty if it says itself what it is."""
+    return str(schema.get("$ref", "")).removeprefix(ROOT)
 
 
 def contract_of(bound: Bound) -> Contract:

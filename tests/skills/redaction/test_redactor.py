@@ -35,6 +35,8 @@ ESCAPES: dict[str, Callable[[str], str]] = {
     "JSON of Go": as_go,
     "JSON in JSON": lambda text: json.dumps(json.dumps(text)[1:-1])[1:-1],
     "repr": lambda text: repr(text)[1:-1],
+    "repr of bytes": lambda text: repr(text.encode())[2:-1],
+    "URL in URL": lambda text: quote(quote(text, safe=""), safe=""),
     "URL": lambda text: quote(text, safe=""),
     "URL with slashes": quote,
     "URL in small letters": lambda text: re.sub("%..", lambda found: found[0].lower(), quote(text, safe="")),
@@ -56,6 +58,16 @@ def unbased(text: str) -> str:
             part = run[start:]
             meant += base64.b64decode(part + "A" * (-len(part) % 4)) + b"\n"
     return meant.decode(errors="replace")
+
+
+@pytest.mark.parametrize("lead", range(3))
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_base64_of_a_json_text_hides_no_value(ascii_only: bool, lead: int) -> None:
+    for value in (KEY, PEM):
+        text = "-" * lead + json.dumps({"auths": {"key": value}}, ensure_ascii=ascii_only)
+        redacted = redactor(value).text(base64.b64encode(text.encode()).decode())
+        assert json.dumps(value)[1:-1] not in unbased(redacted)
+        assert any(mask in redacted for mask in MASKS)
 
 
 @pytest.mark.parametrize("way", ESCAPES)

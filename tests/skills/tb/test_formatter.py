@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 
-from skills.tb import compile_source, fmt, parse
+from skills.tb import NotAContract, compile_source, fmt, parse
 
 from .page import ADVANCED, EXTENDED, MONEY, SIMPLE
 from .sources import modules
@@ -34,3 +34,17 @@ def test_layout_is_all_that_changes() -> None:
         'module m\n\ntype A\n    says "x"\n    q is List of Text\n\nmemory N\n\n'
         "tool T\n    gives A\n    takes a as A\n    requires b, a\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "at"),
+    [
+        ("module m\ntool T\n requires " + ",".join(f"a{n}" for n in range(380)), "2:1"),
+        ('module m\ntype T\n a is Text\n  says "' + "x" * 1991 + '"', "2:1"),
+        ("module m\n" + "".join(f"type T{n}\n" + " a is Text\n" * 26 for n in range(800)), "1:8"),
+    ],
+)
+def test_what_would_be_too_long_is_refused_and_not_broken(source: str, at: str) -> None:
+    parsed = parse(source)
+    with pytest.raises(NotAContract, match=f":{at}: laid out, .* more than"):
+        fmt(parsed)

@@ -157,6 +157,7 @@ TOOL = '[tools."m.Do"]\npython = "m:f"\n'
         ("[memories.n]\nmodes=['read']", "memories.n: a memory is named as the contract names it"),
         ("tools = 1", "tools: input should be a valid dictionary"),
         ("[tools", "is not TOML (at "),
+        ("deadline = 1" + "0" * 5000, "is not TOML"),
         ('a = "' + "x" * 2000 + '"', "a: is longer than 1024 characters"),
     ],
 )  # fmt: skip
@@ -262,6 +263,22 @@ def test_a_file_that_is_none_is_told_of(tmp_path: Path) -> None:
         read_manifest(tmp_path / "pipe.toml")
     with pytest.raises(FileNotFoundError):
         read_manifest(tmp_path / "none")
+
+
+def test_a_module_that_a_link_leads_out_of_the_folder_is_refused_as_a_file_is(tmp_path: Path) -> None:
+    folder, out = tmp_path / "tools", tmp_path / "out"
+    for each in (folder, out):
+        each.mkdir()
+    for each in (out / "a.py", out / "__init__.py", folder / "real.py"):
+        each.touch()
+    (folder / "linked.py").symlink_to(out / "a.py")
+    (folder / "package").symlink_to(out)
+    (folder / "inside.py").symlink_to("real.py")
+    for handler in ("./linked.py:f", "linked:f", "package:f", "package.a:f"):
+        with pytest.raises(ManifestError, match="must stay inside"):
+            read(f'[tools."m.Do"]\npython = "{handler}"', folder)
+    for handler in ("./inside.py:f", "inside:f", "real:f", "json:dumps"):
+        read(f'[tools."m.Do"]\npython = "{handler}"', folder)
 
 
 def test_a_link_that_leads_in_circles_is_a_fault(tmp_path: Path) -> None:
