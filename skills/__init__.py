@@ -5,6 +5,7 @@
 # what a skill is
 from .contract import Contract, Effect, Quantity, Risk
 from .annotations import mcp_annotations
+from .mcp_tool import mcp_tool
 from .plan import Plan, PlanLawError, PlannedEffect, admit_finish, admit_plan
 from .skill import (
     Context,
@@ -79,5 +80,6 @@ __all__ = [
     "check_path",
     "legible",
     "mcp_annotations",
+    "mcp_tool",
     "strict",
 ]
