@@ -142,6 +142,8 @@ class Pipeline:
             run.start(asyncio.create_task(_known(task.receipt)))
             return run
         planned = None if task.id in self._running else await self._recovery.plan(task)
+        if planned is not None and not planned.may_run:  # it waits for whoever runs it
+            planned = replace(planned, deadline=max(planned.deadline, asked.deadline))
         found = self._running.get(task.id) or (self._start(planned) if planned is not None else None)
         if found is not None:
             found.joined = True  # somebody waits, as long as it takes

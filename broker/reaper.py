@@ -6,6 +6,7 @@ import random
 
 from .pipeline import Pipeline
 from .runs import Run
+from .tasks import Task
 from .watch import LedgerUnavailable
 
 MOST = 16
@@ -54,7 +55,7 @@ class Reaper:
         for task in found:
             if len(self._taken) >= MOST:
                 break
-            run = await self._pipeline.recover(task)
+            run = await self._recover(task)
             if run is not None:
                 self._taken.add(run)
             else:
@@ -63,3 +64,12 @@ class Reaper:
             self._skip = 0
         for task_id, episode in await ledger.waiters.unanswered(before, _LOOKED_AT):
             await self._pipeline.answering.begin(task_id, episode)
+
+    async def _recover(self, task: Task) -> Run | None:
+        try:
+            return await self._pipeline.recover(task)
+        except LedgerUnavailable:
+            raise
+        except Exception:  # a row that was changed by hand must not keep others from their end
+            log.exception("task %s can't be ended", task.id)
+            return None

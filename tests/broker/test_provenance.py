@@ -21,7 +21,8 @@ Ask = Callable[..., Asked]
 FORGED_CALL = """
 INSERT INTO calls SELECT 'x', episode, 'forged', context_id, session, skill, fingerprint, effect, scope, cost,
 budget_before, request_ref, owner, epoch, lease_until, opened_at, state, outcome, entry_index, output_ref, metadata,
-closed_at, input_ref, deadline, root_task, events, updated_at, narrowing FROM calls WHERE entry_index = 1
+closed_at, input_ref, deadline, root_task, events, updated_at, narrowing,
+plan_ref, transition_ref FROM calls WHERE entry_index = 1
 """
 LINKS = ["world", "entry", "record", "input", "plan", "effect", "output"]
 

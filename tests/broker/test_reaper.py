@@ -201,6 +201,19 @@ async def test_calls_that_can_not_be_ended_here_hide_no_others(
     assert reaper._skip == 0, "the next sweep begins with the oldest again"
 
 
+async def test_a_call_whose_row_can_not_be_read_hides_no_others(
+    reaper: Reaper, pipeline: Pipeline, leave: Any, ledger: Ledger, ledger_path: Path
+) -> None:
+    await leave("once", "m1")
+    name = await leave("once", "m2")
+    with closing(sqlite3.connect(ledger_path, isolation_level=None)) as connection:
+        connection.execute("UPDATE calls SET effect = x'00' WHERE message_id = 'm1'")
+    await reaper.sweep()
+    await ended(pipeline)
+    assert await ledger.receipt(name) is not None
+    assert await ledger.open_calls("ep1") == 1
+
+
 async def test_a_reaper_sweeps_by_itself(pipeline: Pipeline, leave: Any, ledger: Ledger) -> None:
     name = await leave("once")
     sweeping = asyncio.create_task(Reaper(pipeline, lease=0.05).run())
