@@ -23,7 +23,8 @@ from .skill import (
 )
 
 # which skills there are
-from .catalog import Catalog, Pack, PackContext, PackFactory, Problem
+from .catalog import Catalog
+from .pack import Pack, PackContext, PackFactory, Problem
 
 # what a plan checks, and how everything is encoded
 from .arguments import Arguments, check_path, legible, strict

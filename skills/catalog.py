@@ -3,8 +3,8 @@
 import asyncio
 import importlib
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
 from itertools import islice
 from pathlib import Path
@@ -12,57 +12,13 @@ from typing import Any
 
 from . import canonical
 from .contract import Contract
+from .pack import Pack, PackContext, Problem, distribution_of, brought_by
 from .skill import Skill
 
 GROUP = "skillbus.packs"
 MAX_SKILLS = 10_000  # of one pack; an iterable may have no end
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a pack, or a part of one that it can do without, was left out; `kind` says which of them it is.
-
-    `distribution` is the name and version of what was installed with it; empty for what no distribution brought.
-    """
-
-    pack: str
-    reason: str
-    kind: str = "pack"
-    distribution: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.pack!r}{_of(self.distribution)} is left out: {self.reason}"
-
-
-@dataclass(frozen=True, slots=True)
-class PackContext:
-    """What a pack is told when it is loaded: the `[tools]` table of the configuration, and the environment.
-
-    It may report a problem that it can be served in spite of, a backend that can't be loaded for instance.
-    `state_dir` is where it may keep, in a folder of its own, what outlives the process. What it gives to `at_end` is
-    awaited when the process ends in order, after the last call.
-    """
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-    environ: Mapping[str, str] = field(default_factory=dict)
-    report: Callable[[Problem], None] = field(default=lambda problem: log.warning("%s", problem), repr=False)
-    state_dir: Path | None = None
-    at_end: Callable[[Callable[[], Awaitable[None]]], None] = field(default=lambda end: None, repr=False)
-
-
-PackFactory = Callable[[PackContext], Iterable[Skill]]
-
-
-@dataclass(frozen=True, slots=True)
-class Pack:
-    """A named group of skills from one source, the `module:attribute` that made it."""
-
-    name: str
-    source: str
-    skills: tuple[Skill, ...]
-    distribution: str = ""
 
 
 class Catalog:
@@ -200,7 +156,7 @@ class Catalog:
             ids.add(skill.id)
             for other in self._packs:
                 if any(skill.id == taken.id for taken in other.skills):
-                    return f"the id {skill.id!r} is taken by the pack {other.name!r}{_of(other.distribution)}"
+                    return f"the id {skill.id!r} is taken by the pack {other.name!r}{brought_by(other.distribution)}"
         return None
 
     def _leave_out(self, name: str, reason: str, distribution: str) -> bool:
@@ -210,15 +166,6 @@ class Catalog:
     def _report(self, problem: Problem) -> None:
         self._problems.append(problem)
         log.warning("%s", problem)
-
-
-def distribution_of(point: EntryPoint) -> str:
-    """The name and version of the distribution that registers an entry point; empty for one that none does."""
-    return f"{point.dist.name} {point.dist.version}" if point.dist is not None else ""
-
-
-def _of(distribution: str) -> str:
-    return f" of {distribution}" if distribution else ""
 
 
 def _rank(point: EntryPoint) -> tuple[bool, str, str]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from . import canonical
-from .catalog import PackContext
 from .handlers.shape import fault
 from .handlers.supply import Supplier, Supply, Withheld
 from .handlers.tool import Tool
@@ -21,6 +20,7 @@ from .memory import (
     Work,
     place_of,
 )
+from .pack import PackContext
 from .redaction import RedactingReporter, Redactor, Secret, redactor_of
 from .secrets import NotResolved, SecretsMissing, read, resolve
 from .skill import Context, Done, Failed, Outcome

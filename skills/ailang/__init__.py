@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..catalog import PackContext
+from ..pack import PackContext
 from ..skill import Handler, Skill, Tier
 from . import adapter, files, stub
 from .binary import Binary, BinaryError

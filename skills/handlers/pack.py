@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..catalog import PackContext, Problem
+from ..pack import PackContext, Problem
 from ..skill import Skill
 from ..supplies import Supplies
 from ..tb.folder import Folder

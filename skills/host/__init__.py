@@ -5,7 +5,7 @@
 import logging
 from collections.abc import Iterable, Mapping
 
-from ..catalog import PackContext
+from ..pack import PackContext
 from ..skill import Skill
 
 # the tools

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from ..catalog import PackContext, Problem, distribution_of
+from ..pack import PackContext, Problem, distribution_of
 from ..skill import Tier
 from . import fakes
 from .backends import BackendContext, Kind, Unconfigured
