@@ -12,7 +12,7 @@ from typing import Any
 
 from . import canonical
 from .contract import Contract
-from .pack import Pack, PackContext, Problem, distribution_of, brought_by
+from .pack import Pack, PackContext, Problem, brought_by, distribution_of
 from .skill import Skill
 
 GROUP = "skillbus.packs"

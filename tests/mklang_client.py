@@ -125,7 +125,8 @@ def late() -> str:
 
 def odd() -> list[str]:
     """Inputs that no machine should have."""
-    return [skillbus_mklang.skillbus(each) for each in ([], {"skill": "x", "timeout": 10**400}, {1: 2})]  # type: ignore[arg-type]
+    inputs: list[Any] = [[], {"skill": "x", "timeout": 10**400}, {1: 2}]
+    return [skillbus_mklang.skillbus(each) for each in inputs]
 
 
 def claimed() -> Any:
