@@ -4,7 +4,7 @@ import keyword
 from collections.abc import Mapping
 
 from .manifest import MANIFEST
-from .syntax import IDENT
+from .syntax import BUILT_IN, IDENT
 
 _CONTRACT = """\
 module {module}
@@ -73,9 +73,12 @@ def starter(name: str, *, javascript: bool = False) -> Mapping[str, str]:
             f"a name to start from has at most {MAX_NAME} small letters, digits and `_`, a letter first, "
             "and is no word of Python or JavaScript"
         )
+    tool = "".join(part.capitalize() for part in name.split("_"))
+    if tool in BUILT_IN:
+        raise ValueError(f"a tool can't be called {tool}, which is a built-in type; take another name")
     words = {
         "module": name,
-        "tool": "".join(part.capitalize() for part in name.split("_")),
+        "tool": tool,
         "function": "".join(part.capitalize() if index else part for index, part in enumerate(name.split("_")))
         if javascript
         else name,

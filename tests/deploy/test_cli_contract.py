@@ -44,6 +44,11 @@ def test_nothing_that_is_there_is_written_over(skillbus: Skillbus, home: Home) -
     assert (ended.code, "is there already: nothing is written" in ended.err) == (1, True)
     assert [each.name for each in (home.folder / "greet").iterdir()] == ["handlers.py"]
     assert skillbus("contract", "new", "greet", "--dir", "other").code == 0
+    for name in ("text", "number", "integer", "boolean"):
+        ended = skillbus("contract", "new", name)
+        assert ended.code == 1
+        assert ended.err.endswith(", which is a built-in type; take another name\n")
+        assert not (home.folder / name).exists()
     ended = skillbus("contract", "new", "Greet!")
     assert (ended.code, ended.err.startswith("error: a name to start from has")) == (1, True)
 
