@@ -1,4 +1,4 @@
-"""What is compared before a call begins: whose call its message id names, and the contract that its caller means."""
+"""How a call is entered: what is compared before it begins, and what is told of one that can not begin any more."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
