@@ -1,7 +1,8 @@
 """The two examples of the contract language over RabbitMQ: with each thing granted, and with each in turn left out."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ tool File
     uses memory ProjectKnowledge write
 """
 KEY = "a key that nobody may see"
+KEYS = {"LLM_API_KEY": KEY}
 PYTHON = """
 from pathlib import Path
 
@@ -104,7 +106,13 @@ class Serving:
 
 @asynccontextmanager
 async def serving(
-    tmp_path: Path, url: str, prefix: str, language: str, granted: Sequence[str], session: Sequence[str]
+    tmp_path: Path,
+    url: str,
+    prefix: str,
+    language: str,
+    granted: Sequence[str],
+    session: Sequence[str],
+    environ: Mapping[str, str] = KEYS,
 ) -> AsyncIterator[Serving]:
     folder = tmp_path / "tools"
     folder.mkdir()
@@ -117,7 +125,7 @@ async def serving(
     settings = Settings(
         state_dir=tmp_path / "state", agent="tools", prefix=prefix, amqp_url=url, tools_dirs=(folder,), only_packs=()
     )
-    house = await House.open(settings, environ={"LLM_API_KEY": KEY})
+    house = await House.open(settings, environ={**os.environ, **environ})
     try:
         credential, minted = mint("ep1", [Grant(tool, "tool", 5, 1 << 62) for tool in session], ttl=600)
         await house.ledger.add_session(minted)
@@ -163,6 +171,18 @@ async def test_without_one_capability_the_call_is_refused_before_the_handler(
         if SEARCH not in refused:
             assert (await served.call(SEARCH, query="wool"))[0] == "succeeded"
             assert served.loaded()
+
+
+@each_language
+async def test_without_the_value_of_a_secret_the_call_fails_before_the_handler(
+    language: str, tmp_path: Path, rabbitmq_url: str, unique_prefix: str
+) -> None:
+    tools = (SEARCH, SUMMARIZE)
+    none = {"LLM_API_KEY": ""}
+    async with serving(tmp_path, rabbitmq_url, unique_prefix, language, CAPABILITIES, tools, none) as served:
+        outcome, said = await served.call(SUMMARIZE, query="wool")
+        assert (outcome, said["world"]["effects"][0]["status"]) == ("failed", "failed")
+        assert not served.loaded()
 
 
 @each_language
