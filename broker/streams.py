@@ -87,8 +87,6 @@ class Streams:
         await _tell(reply, task.id, first)
         if first.last:
             return
-        if self._pipeline.is_long(task.skill):
-            await reply.accept()  # a caller whose stream breaks off takes it up again
         remaining = None if deadline is None else max(deadline - self._pipeline.clock(), 0.001)
         try:
             async with asyncio.timeout(remaining):

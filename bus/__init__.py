@@ -62,8 +62,9 @@ from bus.message import Agent, Authorize, Reply, Request, Unsigned
 from bus.names import BINDING, MEDIA_TYPE, OPERATIONS, VERSION, Names
 from bus.parked import Parked, parked_letters
 from bus.presence import Presence
+from bus.removal import remove
 from bus.retry import Retry
-from bus.server import Server, remove, serve
+from bus.server import Server, serve
 from bus.server_stats import ServerStats
 from bus.target import Target
 from bus.vitals import Heartbeat, Info, Pong, Stats

@@ -1,4 +1,4 @@
-"""The driver for RabbitMQ over AMQP 0-9-1. The only module that touches aio-pika.
+"""The driver for RabbitMQ over AMQP 0-9-1. Only it and `bus.amqp_listeners` touch aio-pika.
 
 aio-pika opens the connection and its channels, declares and subscribes. Messages themselves go past it: see
 `bus.tap` and `bus.frames`.
@@ -14,12 +14,12 @@ from typing import Any, TypeVar
 import aio_pika
 import aiormq
 from aio_pika.abc import AbstractChannel, ConnectionParameter
-from aiormq.abc import DeliveredMessage
 from yarl import URL
 
 from bus.amqp_delivery import Subscription
+from bus.amqp_listeners import Listeners, never
 from bus.capabilities import Capabilities, capabilities
-from bus.driver import Binding, Consumer, Exchange, Incoming, Outgoing, Part, Queue, Tally
+from bus.driver import Binding, Consumer, Exchange, Incoming, Listener, Outgoing, Part, Queue, Tally
 from bus.errors import ConnectionLost, Refused
 from bus.publisher import WINDOW, Publisher
 from bus.tap import Tap
@@ -128,6 +128,7 @@ class AmqpConnection:
         self._lasting: list[AbstractChannel] = []
         self._heartbeat = heartbeat
         self._pulse: asyncio.TimerHandle | None = None
+        self._listeners = Listeners(self, tap)
         self.lost: asyncio.Future[str] = self._loop.create_future()
         tap.on_lost = self._lose
         tap.on_blocked = self._block
@@ -232,11 +233,15 @@ class AmqpConnection:
         underlay = await channel.get_underlay_channel()
         self._tap.sinks[underlay.number] = Subscription(self, underlay.number, on_delivery, settles=bool(prefetch))
         underlay.on_consumer_cancel_callbacks.add(lambda _: on_cancelled())
-        if prefetch:
-            await self.ask(channel.set_qos(prefetch_count=prefetch))
-        consumer = _AmqpConsumer(self, underlay, queue, settles=bool(prefetch))
-        await consumer.resume()
+        consumer = _AmqpConsumer(self, underlay, queue)
+        await consumer.resume(prefetch)
         return consumer
+
+    async def listen(
+        self, queue: str, *, on_delivery: Callable[[Incoming], None], on_cancelled: Callable[[], None]
+    ) -> Listener:
+        """See `bus.driver.Connection.listen`."""
+        return await self._listeners.add(queue, on_delivery, on_cancelled)
 
     async def close(self) -> None:
         """See `bus.driver.Connection.close`."""
@@ -256,6 +261,10 @@ class AmqpConnection:
     async def ask(self, question: Awaitable[_T]) -> _T:
         """The broker's answer. Raises `Refused` or `ConnectionLost`, and nothing of aio-pika's."""
         return await _answer(question, self.lost)
+
+    async def open_raw(self, *, lasting: bool) -> aiormq.abc.AbstractChannel:
+        """A channel of the library below; with one that is `lasting` the connection ends as well."""
+        return await (await self._open_channel(lasting=lasting)).get_underlay_channel()
 
     async def _open_channel(self, *, confirms: bool = False, lasting: bool = False) -> AbstractChannel:
         channel = self._raw.channel(publisher_confirms=confirms, on_return_raises=confirms)
@@ -308,16 +317,17 @@ class _AmqpConsumer:
     connection: AmqpConnection
     channel: aiormq.abc.AbstractChannel
     queue: str
-    settles: bool
     tag: str = ""
 
     async def cancel(self) -> None:
         with suppress(ConnectionLost, Refused):
             await self.connection.ask(self.channel.basic_cancel(self.tag))
 
-    async def resume(self) -> None:
+    async def resume(self, prefetch: int) -> None:
+        if prefetch:
+            await self.connection.ask(self.channel.basic_qos(prefetch_count=prefetch))
         # On the same channel, where what was delivered before is still to be settled.
-        consuming = self.channel.basic_consume(self.queue, _never, no_ack=not self.settles)
+        consuming = self.channel.basic_consume(self.queue, never, no_ack=not prefetch)
         self.tag = str((await self.connection.ask(consuming)).consumer_tag)
 
 
@@ -335,10 +345,6 @@ async def _declare(channel: AbstractChannel, part: Part) -> None:
         await channel.declare_queue(
             part.name, durable=not part.exclusive, exclusive=part.exclusive, arguments=dict(part.arguments)
         )
-
-
-async def _never(_message: DeliveredMessage) -> None:
-    """Where aio-pika would bring a delivery, had the tap not taken it."""
 
 
 async def _answer(question: Awaitable[_T], lost: "asyncio.Future[str] | None" = None) -> _T:

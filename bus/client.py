@@ -5,39 +5,34 @@ import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
-from itertools import count
 from types import TracebackType
 from typing import Any, Self
 from uuid import uuid4
 
 from bus import topology, wire
 from bus.client_stats import ClientStats
-from bus.driver import Connection, Driver, Incoming
+from bus.driver import Driver, Incoming
 from bus.errors import (
-    AgentNotFound,
     BusError,
     ConnectionLost,
     DeadlineExceeded,
     InvalidParams,
-    Rejected,
     StreamCut,
     Unavailable,
-    Unroutable,
 )
 from bus.hop import Parent
+from bus.inbox import Inbox
 from bus.leg import StreamEvent
 from bus.limits import Limits
 from bus.link import Link, Patience, State
 from bus.lookout import Lookout
 from bus.message import Authorize, Unsigned
 from bus.names import FINAL, SEND_MESSAGE, Names
-from bus.order import Order, order
+from bus.order import NO_HEADERS, Order, order
 from bus.pending import Call, Pending
 from bus.retry import Retry
 from bus.stream import IDLE, Stream, keepalive
 from bus.target import APP_ID, Target, driver_for
-
-_NO_HEADERS: Mapping[str, str] = {}
 
 
 async def connect(
@@ -83,23 +78,24 @@ class Client:
         self._retry = retry
         self._pending = Pending()
         self._stats = ClientStats()
-        self._reply_queue = ""
         self._closed = False
-        self._number = count(1)
-        self._origin = uuid4().hex
         self._requests = Link(
-            driver, f"{APP_ID} client requests", self._set_requests_up, patience=patience, on_up=self._resume
+            driver,
+            f"{APP_ID} client requests",
+            lambda connection: connection.declare(topology.requests(names)),
+            patience=patience,
+            on_up=self._resume,
         )
         self._replies = Link(
             driver,
             f"{APP_ID} client replies",
-            self._set_replies_up,
+            lambda connection: self._inbox.set_up(connection),
             patience=patience,
             on_up=self._resume,
             on_down=self._replies_lost,
         )
-
-        self._lookout = Lookout(self._replies, names)
+        self._inbox = Inbox(self._replies, names, driver.user, self._on_reply)
+        self._lookout = Lookout(self._replies)
 
     async def start(self) -> None:
         """Connect. `bus.connect` has done it already."""
@@ -130,7 +126,7 @@ class Client:
 
         None of them need be free. Raises `InvalidParams` for what is no agent's name.
         """
-        return await self._lookout.servers(agent)
+        return await self._lookout.servers(self._names.queue(agent))
 
     async def send(
         self,
@@ -139,7 +135,7 @@ class Client:
         *,
         metadata: Mapping[str, Any] | None = None,
         configuration: Mapping[str, Any] | None = None,
-        headers: Mapping[str, str] = _NO_HEADERS,
+        headers: Mapping[str, str] = NO_HEADERS,
         timeout: float = 60.0,
         within: Parent | None = None,
     ) -> dict[str, Any]:
@@ -167,7 +163,7 @@ class Client:
         body: Mapping[str, Any] | bytes,
         *,
         message_id: str | None = None,
-        headers: Mapping[str, str] = _NO_HEADERS,
+        headers: Mapping[str, str] = NO_HEADERS,
         timeout: float = 60.0,
         authorization: str | None = None,
         within: Parent | None = None,
@@ -210,7 +206,7 @@ class Client:
         body: Mapping[str, Any] | bytes,
         *,
         message_id: str | None = None,
-        headers: Mapping[str, str] = _NO_HEADERS,
+        headers: Mapping[str, str] = NO_HEADERS,
         timeout: float = 3600.0,
         idle: float = IDLE,
         resume: bool = True,
@@ -223,7 +219,7 @@ class Client:
         `SubscribeToTask`, after the last place in the task's log that was seen. Without `resume`, or when that does
         not succeed, `StreamCut` is raised; it is never an end. `idle` is how many seconds without any event, a
         keep-alive included, make a cut; `timeout` is seconds for the whole. Leave the iteration early with `aclose`:
-        what still arrives is dropped, and the task goes on.
+        the server stops sending, and the task goes on.
 
         Raises as `request` does, at the first event as later.
         """
@@ -261,6 +257,9 @@ class Client:
             # Waiting here would only hide from the caller that the broker is in distress.
             raise Unavailable("the broker takes no messages now", metadata={"retryAfterMs": "5000"})
         call = Call(order, asyncio.get_running_loop().create_future(), on_reply=on_reply)
+        if on_reply is not None:
+            # At once, and not when what was heard before is read: until then the server would go on sending.
+            call.result.add_done_callback(lambda _: self._hang_up(call))
         self._stats.calls += 1
         self._pending.add(call)
         if self._up:
@@ -270,8 +269,9 @@ class Client:
         return call
 
     def end(self, call: Call) -> None:
-        """Forget a call."""
+        """Forget a call. The server of a stream learns of it by its next event."""
         self._pending.remove(call)
+        self._hang_up(call)
 
     async def close(self) -> None:
         """Close the connections; calls that are pending fail with `ConnectionLost`."""
@@ -290,11 +290,17 @@ class Client:
 
     @property
     def _up(self) -> bool:
-        able = (State.CONNECTED, State.BLOCKED)
-        return self._requests.state in able and self._replies.state in able
+        return {self._requests.state, self._replies.state} <= {State.CONNECTED, State.BLOCKED}
 
     def _attempt(self, call: Call) -> None:
         order = call.order
+        if call.on_reply is not None and call.listener is None:
+            self._set_timer(call, self._limits.horizon)
+            if not call.opening:
+                call.opening = True
+                self._lookout.begin(self._listen(call))
+            return
+        reply_to = self._inbox.queue if call.listener is None else call.listener.queue
         call.attempts += 1
         if call.attempts > 1:
             self._stats.resent += 1
@@ -306,14 +312,13 @@ class Client:
         except Exception as error:
             call.fail(error)
             return
-        correlation_id = f"{self._origin}-{next(self._number)}"
         message = wire.request(
             self._names,
             order.agent,
             order.operation,
             order.body,
             message_id=order.message_id,
-            address=wire.Address(self._reply_queue, correlation_id),
+            address=wire.Address(reply_to, self._pending.attempt(call)),
             deadline=order.deadline,
             now=time.time(),
             user=self._driver.user,
@@ -322,36 +327,27 @@ class Client:
             headers=order.headers,
             attempt=call.attempts,
         )
-        self._pending.attempt(call, correlation_id)
         call.underway = True
         call.publishing = published = self._requests.publish(message)
-        published.add_done_callback(lambda done: self._published(call, done))
+        published.add_done_callback(call.note)
         self._set_timer(call, self._retry.wait(call.resends))
+
+    async def _listen(self, call: Call) -> None:
+        await self._inbox.open(call)
+        if call not in self._pending or call.result.done():
+            self._hang_up(call)
+        elif self._up:
+            self._attempt(call)
+
+    def _hang_up(self, call: Call) -> None:
+        listener, call.listener = call.listener, None
+        if listener is not None and not self._closed:
+            self._lookout.begin(listener.close())
 
     def _sign(self, order: Order) -> str | None:
         if self._authorize is None or order.authorization is not None:
             return order.authorization
         return self._authorize(Unsigned(order.agent, order.operation, order.message_id, order.body, order.deadline))
-
-    def _published(self, call: Call, done: "asyncio.Future[None]") -> None:
-        if done.cancelled():
-            return
-        error = done.exception()
-        if error is None:
-            call.uncertain = True
-        elif isinstance(error, ConnectionLost):
-            call.uncertain = True
-            if done is call.publishing:
-                call.underway = False
-        elif call.uncertain:
-            # An earlier attempt may be running: what became of this one says nothing about the call.
-            pass
-        elif isinstance(error, Unroutable):
-            call.fail(AgentNotFound())
-        elif isinstance(error, Rejected):
-            call.fail(Unavailable("the agent's queue is full", metadata={"retryAfterMs": "1000"}))
-        else:
-            call.fail(error)
 
     def _set_timer(self, call: Call, seconds: float) -> None:
         loop = asyncio.get_running_loop()
@@ -372,38 +368,22 @@ class Client:
 
     async def _give_up(self, call: Call) -> None:
         message, detail = "no answer came before the deadline", {"local": "true", "attempts": str(call.attempts)}
-        if not call.started and await self.servers(call.order.agent) == 0:
+        lane = self._names.lane(call.order.agent, call.order.operation)
+        if not call.started and await self._lookout.servers(lane) == 0:
             message, detail["servers"] = f"{message}: nobody serves the agent", "0"
         if call in self._pending:
             call.fail(DeadlineExceeded(message, metadata=detail))
 
     def _resume(self) -> None:
-        if self._up:
-            for call in self._pending:
-                if not call.underway and not call.started and not call.result.done():
-                    self._attempt(call)
+        for call in self._pending if self._up else ():
+            if not call.underway and not call.started and not call.result.done():
+                self._attempt(call)
 
     def _replies_lost(self) -> None:
         for call in self._pending:
-            call.underway = False
+            call.underway, call.listener = False, None
             if call.started:
                 call.fail(StreamCut("the connection was lost in the middle of a stream"))
-
-    async def _set_requests_up(self, connection: Connection) -> None:
-        await connection.declare(topology.requests(self._names))
-
-    async def _set_replies_up(self, connection: Connection) -> None:
-        queue = self._names.new_reply_queue(self._driver.user)
-        await connection.declare(topology.replies(queue))
-        await connection.consume(
-            queue,
-            prefetch=0,
-            on_delivery=self._on_reply,
-            on_cancelled=lambda: self._replies.drop("the reply queue is gone"),
-        )
-        if not await connection.consumers(queue):
-            raise ConnectionLost("the reply queue has no consumer")
-        self._reply_queue = queue
 
     def _on_reply(self, message: Incoming) -> None:
         call = self._pending.find(message.properties.correlation_id)

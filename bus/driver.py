@@ -116,8 +116,22 @@ class Consumer(Protocol):
     async def cancel(self) -> None:
         """Stop deliveries; those already delivered stay to be settled. Nothing is delivered once this returns."""
 
-    async def resume(self) -> None:
-        """Subscribe again after `cancel`, as before. Raises `ConnectionLost` or `Refused`."""
+    async def resume(self, prefetch: int) -> None:
+        """Subscribe again after `cancel`, with this prefetch: what is unsettled from before need not count.
+
+        Raises `ConnectionLost` or `Refused`.
+        """
+
+
+class Listener(Protocol):
+    """A queue of this connection's own, and the subscription to it."""
+
+    @property
+    def queue(self) -> str:
+        """Its name."""
+
+    async def close(self) -> None:
+        """Delete the queue with all that is in it. Never fails: with the connection it would be gone as well."""
 
 
 class Connection(Protocol):
@@ -177,6 +191,14 @@ class Connection(Protocol):
 
         `on_delivery` is called in the order of the queue and must not block or raise. `on_cancelled` is called when
         the broker ends the subscription by itself, for example because the queue was deleted.
+        """
+
+    async def listen(
+        self, queue: str, *, on_delivery: Callable[[Incoming], None], on_cancelled: Callable[[], None]
+    ) -> Listener:
+        """Make an exclusive queue of this name, and take what comes to it without settling. Callbacks as in `consume`.
+
+        Meant for many short-lived queues. Raises `Refused` and `ConnectionLost`.
         """
 
     async def close(self) -> None:

@@ -46,6 +46,7 @@ class Deliver(NamedTuple):
 
     tag: int
     redelivered: bool
+    consumer: bytes = b""
 
 
 class Return(NamedTuple):
@@ -93,9 +94,9 @@ def reject(channel: int, tag: int, *, requeue: bool) -> bytes:
 
 
 def read_deliver(payload: bytes) -> Deliver:
-    """The delivery's tag, from the payload of a method frame."""
+    """The tags of the delivery and of its consumer, from the payload of a method frame."""
     at = 5 + payload[4]
-    return Deliver(_U64.unpack_from(payload, at)[0], payload[at + 8] & 1 == 1)
+    return Deliver(_U64.unpack_from(payload, at)[0], payload[at + 8] & 1 == 1, payload[5:at])
 
 
 def read_return(payload: bytes) -> Return:

@@ -112,6 +112,11 @@ class Letter:
         )
 
     @property
+    def agent(self) -> str:
+        """Whom its request was for."""
+        return n.agent_of(self.key)
+
+    @property
     def error(self) -> BusError:
         """What its caller is told."""
         if self.reason == "expired":
@@ -174,7 +179,7 @@ class Letter:
         if self.authorized:
             if authorize is None:
                 raise InvalidRequest("it was signed by a session, and the signature is not kept")
-            unsigned = Unsigned(self.key, p.type or "", p.message_id or "", self.body, deadline)
+            unsigned = Unsigned(self.agent, p.type or "", p.message_id or "", self.body, deadline)
             fresh[n.AUTHORIZATION] = authorize(unsigned)
         headers = {name: value for name, value in p.headers.items() if name not in (n.DEADLINE, n.ATTEMPT)}
         properties = _copy(p, {**headers, **fresh})

@@ -6,7 +6,6 @@ from typing import Any
 
 from bus.errors import BusError
 from bus.link import Link
-from bus.names import Names
 
 LOOK = 1.0
 """Seconds that a look may take."""
@@ -15,14 +14,13 @@ LOOK = 1.0
 class Lookout:
     """Looks over a link that nothing is published on, so that an alarm of the broker does not hold it up."""
 
-    def __init__(self, link: Link, names: Names) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
-        self._names = names
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def servers(self, agent: str) -> int | None:
-        """How many servers take the agent's calls now; None when that could not be seen within `LOOK`."""
-        looking: asyncio.Task[int | None] = self.begin(self._count(self._names.queue(agent)))
+    async def servers(self, queue: str) -> int | None:
+        """How many servers take what comes to a queue now; None when that could not be seen within `LOOK`."""
+        looking: asyncio.Task[int | None] = self.begin(self._count(queue))
         await asyncio.wait({looking}, timeout=LOOK)
         if not looking.done():
             looking.cancel()  # it may have to wait for the broker even so

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Callable
 
 from bus.capabilities import Capabilities
-from bus.driver import Binding, Consumer, Exchange, Incoming, Outgoing, Part, Queue, Tally
+from bus.driver import Binding, Consumer, Exchange, Incoming, Listener, Outgoing, Part, Queue, Tally
 from bus.errors import ConnectionLost, Refused, Rejected, Unroutable
-from bus.memory_queue import MemoryConsumer, MemoryQueue, Stored
+from bus.memory_queue import MemoryConsumer, MemoryListener, MemoryQueue, Stored
 
 
 class MemoryBroker:
@@ -66,6 +66,12 @@ class MemoryBroker:
             for exchange, bindings in self._bindings.items():
                 self._bindings[exchange] = [binding for binding in bindings if binding.queue != name]
             queue.delete()
+
+    def drop_queue(self, name: str) -> None:
+        """Delete a queue by the hand of its only reader, who need not be told."""
+        if name in self._queues:
+            self._queues[name].consumers.clear()
+            self.delete_queue(name)
 
     def delete(self, part: Part) -> None:
         """Delete an exchange with its bindings, or a queue."""
@@ -131,7 +137,7 @@ class MemoryBroker:
             self._connections.remove(connection)
         for queue in list(self._queues.values()):
             if queue.part.exclusive and queue.owner is connection:
-                self.delete_queue(queue.part.name)
+                self.drop_queue(queue.part.name)
             else:
                 queue.release(connection)
 
@@ -210,6 +216,14 @@ class MemoryConnection:
         found.consumers.append(consumer)
         found.wake()
         return consumer
+
+    async def listen(
+        self, queue: str, *, on_delivery: Callable[[Incoming], None], on_cancelled: Callable[[], None]
+    ) -> Listener:
+        """See `bus.driver.Connection.listen`."""
+        await self.declare(Queue(queue, exclusive=True))
+        await self.consume(queue, prefetch=0, on_delivery=on_delivery, on_cancelled=on_cancelled)
+        return MemoryListener(queue, self._broker)
 
     async def close(self) -> None:
         """See `bus.driver.Connection.close`."""

@@ -182,15 +182,35 @@ class MemoryConsumer:
         if self in self.queue.consumers:
             self.queue.consumers.remove(self)
 
-    async def resume(self) -> None:
+    async def resume(self, prefetch: int) -> None:
         await asyncio.sleep(0)
         if self.connection.lost.done():
             raise ConnectionLost(self.connection.lost.result())
         if self.queue.deleted:
             raise Refused("the broker refuses: the queue is gone")
+        self.prefetch = prefetch + self.held  # as with RabbitMQ, which counts anew
         if self not in self.queue.consumers:
             self.queue.consumers.append(self)
             self.queue.wake()
+
+
+class Dropper(Protocol):
+    """The broker that a queue stands on."""
+
+    def drop_queue(self, name: str) -> None:
+        """Delete a queue, and tell nobody."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryListener:
+    """See `bus.driver.Listener`."""
+
+    queue: str
+    broker: Dropper
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
+        self.broker.drop_queue(self.queue)
 
 
 class MemoryDelivery:

@@ -18,11 +18,15 @@ MEDIA_TYPES = frozenset({MEDIA_TYPE, "application/json"})
 """What a receiver takes; a sender always writes the first."""
 
 SEND_MESSAGE = "SendMessage"
+SEND_STREAMING_MESSAGE = "SendStreamingMessage"
 GET_TASK = "GetTask"
 SUBSCRIBE = "SubscribeToTask"
 
-STREAMING = frozenset({"SendStreamingMessage", SUBSCRIBE})
+STREAMING = frozenset({SEND_STREAMING_MESSAGE, SUBSCRIBE})
 """The operations that are answered by a stream of events."""
+
+WORK = frozenset({SEND_MESSAGE, SEND_STREAMING_MESSAGE})
+"""The operations that give an agent work; all others ask, and have a lane of their own."""
 
 OPERATIONS = frozenset(
     {
@@ -74,7 +78,7 @@ SET_BY_SERVER = frozenset(
 SHORT = 255
 """AMQP's limit on a short string, in bytes: message ids, correlation ids, queue names, routing keys."""
 
-_BATCH = ".batch"
+_ASK, _BATCH = ".ask", ".batch"
 _AGENT = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _PREFIX = re.compile(r"[a-z0-9][a-z0-9._-]{0,31}")
 _REPLY_END = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -88,9 +92,15 @@ def check_agent(name: str) -> str:
     """
     if not _AGENT.fullmatch(name):
         raise InvalidParams("an agent's name is 1 to 64 characters of a-z 0-9 . _ -, beginning with a letter or digit")
-    if name.endswith(_BATCH):
-        raise InvalidParams(f"an agent's name does not end in {_BATCH}: such are the names of the lanes for batches")
+    for end in (_ASK, _BATCH):
+        if name.endswith(end):
+            raise InvalidParams(f"an agent's name does not end in {end}: such are the names of further lanes")
     return name
+
+
+def agent_of(key: str) -> str:
+    """The agent that a request with this routing key is for, whichever lane it takes."""
+    return key.removesuffix(_ASK).removesuffix(_BATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +115,7 @@ class Names:
 
     @property
     def requests(self) -> str:
-        """The direct exchange for requests; the routing key is the agent's name."""
+        """The direct exchange for requests; the routing key is `key`."""
         return f"{self.prefix}.requests"
 
     @property
@@ -131,6 +141,22 @@ class Names:
     def queue(self, agent: str) -> str:
         """The work queue of an agent."""
         return f"{self.prefix}.q.{check_agent(agent)}"
+
+    def ask(self, agent: str) -> str:
+        """The queue of what an agent is asked, which must not wait behind its work."""
+        return f"{self.queue(agent)}{_ASK}"
+
+    def ask_key(self, agent: str) -> str:
+        """The routing key of what an agent is asked."""
+        return f"{check_agent(agent)}{_ASK}"
+
+    def key(self, agent: str, operation: str) -> str:
+        """The routing key of a request."""
+        return check_agent(agent) if operation in WORK else self.ask_key(agent)
+
+    def lane(self, agent: str, operation: str) -> str:
+        """The queue that a request goes to."""
+        return self.queue(agent) if operation in WORK else self.ask(agent)
 
     def batch(self, agent: str) -> str:
         """The queue of an agent's work that can wait."""

@@ -14,6 +14,8 @@ from bus.hop import Parent, seconds_within
 from bus.limits import Limits
 from bus.names import TENANT, check_agent
 
+NO_HEADERS: Mapping[str, str] = {}
+
 
 @dataclass(frozen=True, slots=True)
 class Order:

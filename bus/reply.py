@@ -15,7 +15,7 @@ from bus.held import Held
 from bus.limits import Limits
 from bus.link import Link
 from bus.message import Request
-from bus.names import KEEPALIVE, STREAMING
+from bus.names import KEEPALIVE, STREAMING, SUBSCRIBE
 
 KEEPALIVE_BOUNDS = (1.0, 60.0)
 """Seconds between which a caller may choose how long a stream is silent."""
@@ -43,6 +43,7 @@ class Channel:
         self._operation = request.operation
         self._address = address
         self._held = held
+        self._replies = replies
         self._publish = publish
         self._responder = responder
         self._limits = limits
@@ -126,6 +127,21 @@ class Channel:
         )
         return self.settled
 
+    def cut(self) -> None:
+        """Let a stream that has begun end as a cut, at once: its request is nobody's any more."""
+        if self._events is not None and self._events.count and not self.sent:
+            self.sent = True
+            # Of another run, with which no stream goes on (the binding, S4).
+            outgoing = wire.reply(
+                self._address,
+                self._operation,
+                b"{}",
+                responder=self._responder,
+                final=False,
+                stream=uuid4().hex[:12],
+            )
+            self._replies.publish(outgoing).add_done_callback(lambda done: done.cancelled() or done.exception())
+
     def close(self) -> None:
         """Nothing more is sent."""
         if self._tending is not None:
@@ -153,6 +169,10 @@ class Channel:
 
     async def _tend(self, events: Events) -> None:
         loop = asyncio.get_running_loop()
+        if self._operation == SUBSCRIBE:
+            # It may last for as long as its task does. Whoever has heard its begin takes it up again.
+            await events.drain()
+            self._held.let_go()
         while events.heard:
             pause = self._spoke + self._keepalive - loop.time()
             if pause <= 0:

@@ -10,14 +10,22 @@ from typing import Any, Self
 from uuid import uuid4
 
 from bus import topology, wire
-from bus.driver import Connection, Driver, Incoming, Outgoing, Part, Queue
-from bus.errors import BusError, ConnectionLost, DeadlineExceeded, InternalError, InvalidParams
+from bus.driver import Connection, Driver, Incoming, Outgoing
+from bus.errors import (
+    BusError,
+    ConnectionLost,
+    DeadlineExceeded,
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    Unavailable,
+)
 from bus.held import Held
 from bus.intake import Intake
 from bus.limits import Limits
 from bus.link import Link, Patience, State
 from bus.message import Agent, Request
-from bus.names import Names, check_agent
+from bus.names import SUBSCRIBE, WORK, Names, check_agent
 from bus.outbox import Outbox
 from bus.reply import Channel, last_reply
 from bus.server_stats import ServerStats
@@ -26,6 +34,13 @@ from bus.target import APP_ID, Target, driver_for
 _log = logging.getLogger(__name__)
 
 SLOTS = 64
+
+ASKING_SLOTS = 32
+"""Requests that ask, and bring no work, which one server answers at once; these slots are beside those for work."""
+
+SUBSCRIPTIONS = 1000
+"""Streams of tasks that one server tells to those who took them up; they take no slot once they have begun."""
+
 MOST_SLOTS = 2000
 """The largest prefetch that a quorum queue allows."""
 
@@ -54,8 +69,9 @@ async def serve(
 ) -> "Server":
     """Serve an agent from a broker: an `amqp://` or `amqps://` URL, or a `MemoryBroker`.
 
-    Any number of servers may serve one agent; each runs at most `slots` calls at once. `instance` names this one to
-    callers. `max_length` is how many requests may wait in the agent's queue, the same for all of its servers; None is
+    Any number of servers may serve one agent; each runs at most `slots` calls at once, and answers `ASKING_SLOTS`
+    requests beside them that ask for tasks or cards, cancel, or subscribe. `instance` names this one to
+    callers. `max_length` is how much work may wait in the agent's queue, the same for all of its servers; None is
     `bus.topology.LENGTH_CEILING`, and a policy of the broker may say less. `declare` makes what has to stand on the
     broker; without it the server only looks, at every connection, and needs no permission to configure.
     `keepalive` is how many seconds a stream is silent when its caller does not ask for another time. Raises
@@ -81,23 +97,6 @@ async def serve(
     return server
 
 
-async def remove(target: Target, agent_name: str, *, prefix: str = "a2a", shared: bool = False) -> None:
-    """Take down what serving an agent leaves on a broker: its queue with all that waits in it.
-
-    `shared` takes what all agents of the prefix share as well, for the last of them: the others are cut off. Raises
-    `Refused` and `ConnectionLost`.
-    """
-    connection = await driver_for(target).connect(f"{APP_ID} remove {agent_name}")
-    try:
-        names = Names(prefix)
-        parts: list[Part] = [Queue(names.queue(agent_name)), Queue(names.batch(agent_name))]
-        if shared:
-            parts += topology.whole(names, [agent_name]).parts
-        await connection.delete(*parts)
-    finally:
-        await connection.close()
-
-
 class Server:
     """Serves one agent. Made by `serve`, ended by `stop` or as an async context manager.
 
@@ -106,7 +105,8 @@ class Server:
     ledger by `message_id`.
 
     A request that was accepted before its end gives its slot back. When as many as there are slots run, the server
-    takes no more requests until there are fewer; at most twice as many run at once.
+    takes no more work until there is less; at most twice as many run at once. What asks has slots of its own, and a
+    subscription is acknowledged with its first event: its caller takes it up again when it breaks off.
     """
 
     def __init__(
@@ -132,12 +132,9 @@ class Server:
         self._parts = topology.agent(names, agent_name, max_length=max_length)
         self._declare = declare
         self._keepalive = keepalive
-        self._prefetch = slots
-        self._slots = asyncio.Semaphore(slots)
         self._stats = ServerStats()
         self._tasks: set[asyncio.Task[None]] = set()
         self._too_late: list[Incoming] = []
-        self._accepted = 0
         self._paused: str | None = None
         self._stopping = False
         self._closed = asyncio.Event()
@@ -145,9 +142,9 @@ class Server:
             driver, f"{APP_ID} server {agent_name} requests", self._set_up, patience=patience, check=self._stand
         )
         self._replies = Link(driver, f"{APP_ID} server {agent_name} replies", _nothing_to_set_up, patience=patience)
-        self._intake = Intake(
-            names.queue(agent_name), slots, self._on_delivery, wanted=self._may_take, drop=self._requests.drop
-        )
+        options: dict[str, Any] = {"wanted": self._may_take, "drop": self._requests.drop}
+        self._work = Intake(names.queue(agent_name), slots, self._on_delivery, most=slots, **options)
+        self._asking = Intake(names.ask(agent_name), ASKING_SLOTS, self._on_delivery, **options)
         self._outbox = Outbox(self._replies, self._stats)
 
     async def start(self) -> None:
@@ -175,7 +172,8 @@ class Server:
     def stats(self) -> ServerStats:
         """A copy of the counts."""
         losses = self._requests.losses + self._replies.losses
-        return replace(self._stats, running=len(self._tasks), losses=losses)
+        accepted = self._work.accepts + self._asking.accepts
+        return replace(self._stats, running=len(self._tasks), accepted=accepted, losses=losses)
 
     async def ready(self) -> None:
         """Wait until the server is connected. Raises `ConnectionLost` when it is stopped."""
@@ -185,12 +183,12 @@ class Server:
     async def pause(self, reason: str) -> None:
         """Take no more requests, so that other servers get them; those that are here stay. `reason` is told."""
         self._paused = reason
-        await self._intake.match()
+        await asyncio.gather(self._work.match(), self._asking.match())
 
     async def resume(self) -> None:
         """Take requests again."""
         self._paused = None
-        await self._intake.match()
+        await asyncio.gather(self._work.match(), self._asking.match())
 
     async def answer(self, address: str, operation: str, answer: Mapping[str, Any] | bytes | BusError) -> bool:
         """Answer a request that some server of this agent has accepted; whether its caller was there to hear it.
@@ -211,7 +209,7 @@ class Server:
             return
         self._stopping = True
         try:
-            await self._intake.match()
+            await asyncio.gather(self._work.match(), self._asking.match())
             # Not before the consumer is gone, or it would get them again, and again, up to the delivery limit.
             for message in self._too_late:
                 self._stats.requeued += 1
@@ -244,16 +242,17 @@ class Server:
         if self._stopping:
             return
         await self._stand(connection)
-        await self._intake.begin(connection)
+        await self._work.begin(connection)
+        await self._asking.begin(connection)
 
     def _may_take(self) -> bool:
-        return self._paused is None and self._accepted < self._prefetch and not self._stopping
+        return self._paused is None and not self._stopping
 
     async def _stand(self, connection: Connection) -> None:
         name = self._agent_name
         await topology.stand(connection, self._names, *self._parts, declare=self._declare, agent=name)
 
-    def _on_delivery(self, message: Incoming) -> None:
+    def _on_delivery(self, lane: Intake, message: Incoming) -> None:
         self._stats.delivered += 1
         if message.redelivered:
             self._stats.redelivered += 1
@@ -261,11 +260,18 @@ class Server:
             self._too_late.append(message)
             return
         # Outside of the driver's callback, so that no event of the connection ends a running agent.
-        task = asyncio.create_task(self._handle(message))
+        task = asyncio.create_task(self._handle(Held(message, lane)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _handle(self, message: Incoming) -> None:
+    async def _handle(self, held: Held) -> None:
+        try:
+            await self._settle(held)
+        finally:
+            held.leave()
+
+    async def _settle(self, held: Held) -> None:
+        message = held.message
         address = wire.return_address(self._names, message.properties)
         if address is None:
             # The broker keeps the headers of what it dead-letters, the short-lived authorization among them.
@@ -273,9 +279,8 @@ class Server:
             _log.warning("agent %s: dead-lettered a message that cannot be answered", self._agent_name)
             message.reject(requeue=False)
             return
-        held = Held(message, self._on_accept)
         try:
-            settled = await self._in_slot(held, address)
+            settled = await self._answer(held, address)
         except asyncio.CancelledError:
             self._give_back(held)
             raise
@@ -287,23 +292,6 @@ class Server:
         if settled and not held.accepted and not message.ack():
             self._stats.stale += 1
 
-    async def _in_slot(self, held: Held, address: wire.Address) -> bool:
-        await self._slots.acquire()
-        try:
-            return await self._answer(held, address)
-        finally:
-            if not held.accepted:
-                self._slots.release()
-            else:
-                self._accepted -= 1
-                self._intake.match_soon()
-
-    def _on_accept(self) -> None:
-        self._stats.accepted += 1
-        self._accepted += 1
-        self._slots.release()
-        self._intake.match_soon()
-
     def _give_back(self, held: Held) -> None:
         if held.accepted:
             self._stats.left += 1
@@ -314,7 +302,7 @@ class Server:
     async def _answer(self, held: Held, address: wire.Address) -> bool:
         operation = held.message.properties.type
         try:
-            request = self._read(held.message)
+            request = self._read(held)
         except BusError as error:
             settled = await self._publish(held, self._error(address, operation, error))
             self._stats.refused += settled
@@ -343,13 +331,22 @@ class Server:
             settled = await reply.fail(problem or InternalError())
             self._stats.failed += settled
             return settled
+        except asyncio.CancelledError:
+            if held.accepted:
+                reply.cut()
+            raise
         finally:
             self._stats.events += reply.events
             reply.close()
 
-    def _read(self, message: Incoming) -> Request:
+    def _read(self, held: Held) -> Request:
         now = time.time()
-        request = wire.read_request(self._agent_name, message, self._limits, now)
+        request = wire.read_request(self._agent_name, held.message, self._limits, now)
+        if held.lane is self._asking:
+            if request.operation in WORK:
+                raise InvalidRequest(f"{request.operation} is work: this lane is for what asks")
+            if request.operation == SUBSCRIBE and self._asking.accepted >= SUBSCRIPTIONS:
+                raise Unavailable("the server tells as many streams as it can", metadata={"retryAfterMs": "5000"})
         if request.deadline is not None and now > request.deadline + self._limits.skew:
             raise DeadlineExceeded
         return request

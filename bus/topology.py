@@ -23,7 +23,7 @@ DELIVERY_CEILING = 10
 """Redeliveries where no policy says less."""
 
 MAX_LENGTH, LENGTH_CEILING = 10_000, 100_000
-"""Messages that wait in one agent's queue before the next is refused: by policy, and where no policy says less."""
+"""Messages that wait in one lane of an agent before the next is refused: by policy, and where no policy says less."""
 
 MAX_BYTES, BYTES_CEILING = 1 << 30, 8 << 30
 """The same in bytes."""
@@ -119,8 +119,16 @@ def parked(names: Names) -> Queue:
 
 
 def agent(names: Names, name: str, *, max_length: int | None = None) -> tuple[Part, ...]:
-    """All that one agent needs to be served. A change of an argument needs another queue: the broker refuses it."""
-    return (*dead(names), requests(names), *_lane(names, names.queue(name), name, max_length))
+    """All that one agent needs to be served: a lane for its work, one for what it is asked, and where both lead.
+
+    `max_length` is that of the work. A change of an argument needs another queue: the broker refuses it.
+    """
+    return (
+        *dead(names),
+        requests(names),
+        *_lane(names, names.queue(name), name, max_length),
+        *_lane(names, names.ask(name), names.ask_key(name), None),
+    )
 
 
 def batch(names: Names, name: str) -> tuple[Part, ...]:

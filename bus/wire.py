@@ -86,7 +86,7 @@ def request(
         all_headers[n.ATTEMPT] = attempt
     return Outgoing(
         names.requests,
-        agent,
+        names.key(agent, operation),
         body,
         Properties(
             type=operation,

@@ -99,19 +99,23 @@ class BrokerChecks:
     async def _served(self) -> Sequence[Finding]:
         if self._connection is None:
             return []
-        name = self._names.queue(self._agent)
-        tally = await self._connection.tally(name)
+        work = await self._lane(self._connection, self._names.queue(self._agent))
+        asking = await self._lane(self._connection, self._names.ask(self._agent))
+        return [asking if not work.fix and asking.fix else work]
+
+    async def _lane(self, connection: Connection, name: str) -> Finding:
+        tally = await connection.tally(name)
         if tally is None:
             fix = "`skillbus topology apply`, then `skillbus worker`"
-            return [doubtful("agent", f"no worker has served {self._agent!r}: there is no {name}", fix)]
+            return doubtful("agent", f"no worker has served {self._agent!r}: there is no {name}", fix)
         text = f"{name}: {tally.messages} waiting, {tally.consumers} worker(s)"
         if not tally.consumers:
             worse = failed if tally.messages else doubtful
             fix = "start a worker: `skillbus worker`; if one runs, its log says what keeps it from reading the queue"
-            return [worse("agent", f"{text}: nobody takes them", fix)]
+            return worse("agent", f"{text}: nobody takes them", fix)
         if tally.messages >= FULL * topology.MAX_LENGTH:
-            return [doubtful("agent", f"{text}, and {topology.MAX_LENGTH} are the limit", "start more workers")]
-        return [well("agent", text)]
+            return doubtful("agent", f"{text}, and {topology.MAX_LENGTH} are the limit", "start more workers")
+        return well("agent", text)
 
     async def _dead_letters(self) -> Sequence[Finding]:
         if self._connection is None:

@@ -21,7 +21,7 @@ class Permissions(NamedTuple):
         return cls(
             rf"^{prefix}\.ctl\.{agent}\..*$",
             rf"^({prefix}\.(ctl(\.{agent}\..*)?|cards)|amq\.default)$",
-            rf"^{prefix}\.(ctl(\.{agent}\..*)?|q\.{agent}(\.batch)?|dead)$",
+            rf"^{prefix}\.(ctl(\.{agent}\..*)?|q\.{agent}(\.(ask|batch))?|dead)$",
         )
 
     @classmethod

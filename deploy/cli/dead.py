@@ -150,7 +150,9 @@ async def _list(settings: "Settings", *, as_json: bool) -> None:
         return
     now = time.time()
     if letters:
-        rows = [(e.id, _ago(e.died, now), e.reason, e.key, e.properties.message_id or "-", e.answered) for e in letters]
+        rows = [
+            (e.id, _ago(e.died, now), e.reason, e.agent, e.properties.message_id or "-", e.answered) for e in letters
+        ]
         screen.say_table(("ID", "DIED", "REASON", "AGENT", "MESSAGE", "ANSWERED"), rows)
     screen.note(f"{len(letters)} letter(s)" + (f", and {more} more behind them" if more else ""))
 
@@ -249,9 +251,9 @@ def _why_not(letter: "Letter", error: Exception) -> str:
             "or sign it anew with --session FILE of the same session"
         )
     if isinstance(error, Unroutable):
-        return f"nobody serves the agent {letter.key!r}: start a worker for it; the letter stays"
+        return f"nobody serves the agent {letter.agent!r}: start a worker for it; the letter stays"
     if isinstance(error, Rejected):
-        return f"the queue of the agent {letter.key!r} is full: try again later; the letter stays"
+        return f"the queue of the agent {letter.agent!r} is full: try again later; the letter stays"
     return f"it can't be sent again: {error}"
 
 
@@ -265,7 +267,7 @@ def _as_json(letter: "Letter") -> dict[str, Any]:
         "id": letter.id,
         "reason": letter.reason,
         "answered": letter.answered,
-        "agent": letter.key,
+        "agent": letter.agent,
         "queue": letter.queue,
         "exchange": letter.exchange,
         "diedAt": letter.died,

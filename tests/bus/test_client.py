@@ -157,7 +157,7 @@ async def test_a_reply_that_is_not_the_last_is_left_alone() -> None:
         (correlation_id,) = client._pending._by_id
         connection = await broker.connect("raw")
         properties = Properties(correlation_id=correlation_id, headers={"a2a-seq": 0})
-        await soon(connection.publish(Outgoing("", client._reply_queue, b"{}", properties)))
+        await soon(connection.publish(Outgoing("", client._inbox.queue, b"{}", properties)))
         assert not call.done()
         gate.opened.set()
         assert await soon(call) == {"id": "key"}
@@ -176,7 +176,7 @@ async def test_a_reply_that_cannot_be_read_ends_the_call(body: bytes, headers: d
         (correlation_id,) = client._pending._by_id
         connection = await broker.connect("raw")
         properties = Properties(correlation_id=correlation_id, headers={"a2a-final": True, **headers})
-        await soon(connection.publish(Outgoing("", client._reply_queue, body, properties)))
+        await soon(connection.publish(Outgoing("", client._inbox.queue, body, properties)))
         with pytest.raises((bus.InvalidAgentResponse, bus.InternalError)):
             await soon(call)
         gate.opened.set()

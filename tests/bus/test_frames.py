@@ -175,7 +175,7 @@ def test_settling_reads_as_it_should() -> None:
 def test_deliveries_and_returns_are_read(tag: str, number: int, again: bool, exchange: str, key: str) -> None:
     deliver = commands.Basic.Deliver(tag, number, again, exchange, key)
     payload = pamqp.frame.marshal(deliver, 1)[7:-1]
-    assert frames.read_deliver(payload) == (number, again)
+    assert frames.read_deliver(payload) == frames.Deliver(number, again, tag.encode())
     back = commands.Basic.Return(312, "NO_ROUTE", exchange, key)
     assert frames.read_return(pamqp.frame.marshal(back, 1)[7:-1]) == (312, "NO_ROUTE", exchange, key)
     confirm = commands.Basic.Ack(number, again)

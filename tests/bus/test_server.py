@@ -164,7 +164,7 @@ async def test_what_arrives_while_it_stops_goes_back() -> None:
     server = await bus.serve(broker, "slow", gate)
     async with await bus.connect(broker) as client:
         cancelling, may_cancel = asyncio.Event(), asyncio.Event()
-        consumer = server._intake._consumer
+        consumer = server._work._consumer
         assert consumer is not None
         cancel = consumer.cancel
 
@@ -174,10 +174,10 @@ async def test_what_arrives_while_it_stops_goes_back() -> None:
                 await may_cancel.wait()
                 await cancel()
 
-            async def resume(self) -> None:
+            async def resume(self, prefetch: int) -> None:
                 raise AssertionError
 
-        server._intake._consumer = Slow()
+        server._work._consumer = Slow()
         stopping = asyncio.create_task(server.stop(0))
         await soon(cancelling.wait())
         call = asyncio.create_task(client.send("slow", HELLO))

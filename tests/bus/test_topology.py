@@ -37,15 +37,20 @@ def test_an_agent_s_queue_loses_nothing() -> None:
 
 def test_the_whole_holds_every_agent_and_what_they_share_once() -> None:
     assert len([part for part in WHOLE.parts if part == Exchange("p.requests", "direct")]) == 1
-    assert set(QUEUES) == {"p.q.echo", "p.q.echo.batch", "p.q.other", "p.q.other.batch", "p.dead", "p.parked"}
+    assert set(QUEUES) == {"p.dead", "p.parked"} | {
+        f"p.q.{agent}{lane}" for agent in ("echo", "other") for lane in ("", ".ask", ".batch")
+    }
+    assert QUEUES["p.q.echo"].arguments == QUEUES["p.q.echo.ask"].arguments
+    assert Binding("p.requests", "p.q.echo.ask", "echo.ask") in WHOLE.parts
     assert QUEUES["p.q.echo"].arguments == QUEUES["p.q.echo.batch"].arguments
     assert Binding("p.requests", "p.q.echo.batch", "echo.batch") in WHOLE.parts
     assert {Exchange("p.ctl", "direct"), Exchange("p.cards", "fanout")} <= set(_exchanges(WHOLE.parts))
 
 
-def test_no_agent_has_the_name_of_another_s_batch_lane() -> None:
-    with pytest.raises(bus.InvalidParams, match="batch"):
-        topology.agent(Names(), "echo.batch")
+@pytest.mark.parametrize("lane", ["ask", "batch"])
+def test_no_agent_has_the_name_of_another_s_lane(lane: str) -> None:
+    with pytest.raises(bus.InvalidParams, match=lane):
+        topology.agent(Names(), f"echo.{lane}")
 
 
 @pytest.mark.parametrize("parts", [WHOLE.parts, topology.agent(Names(), "echo")])

@@ -156,7 +156,7 @@ async def perform(scene: Scene) -> list[Outgoing]:
     broker = MemoryBroker("alice")
     with recorded() as messages:
         async with await bus.serve(broker, AGENT, agent, instance="w1"), await bus.connect(broker) as client:
-            client._origin = "c-01J"
+            client._pending.origin = "c-01J"
             options: dict[str, Any] = {
                 "message_id": scene.message_id,
                 "headers": scene.headers,

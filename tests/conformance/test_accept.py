@@ -132,12 +132,27 @@ async def test_an_answer_from_elsewhere_makes_a_stream_be_taken_up_again(stage: 
     events = client.stream("long", "SendStreamingMessage", body)
     assert (await soon(anext(events))).body == WORKING
     await until(lambda: agent.accepted == [True])
-    await first.stop(0)
-    agent.opened.set()
     second = await stage.serve("long", agent)
     assert await second.answer(agent.addresses["m-1"], "SendStreamingMessage", DONE)
+    coming = asyncio.ensure_future(anext(events))
+    await until(lambda: agent.runs == 2)  # the second is a SubscribeToTask
+    agent.opened.set()
+    assert (await soon(coming)).body == DONE
+    await until(lambda: first.stats().unheard + second.stats().unheard == 1)
+
+
+async def test_a_server_that_stops_cuts_what_it_has_accepted(stage: Stage) -> None:
+    agent = Long()
+    first = await stage.serve("long", agent)
+    client = await stage.connect(retry=ONCE)
+    events = client.stream("long", "SendStreamingMessage", {"message": {**HELLO, "messageId": "m-1"}}, idle=600)
+    assert (await soon(anext(events))).body == WORKING
+    await until(lambda: agent.accepted == [True])
+    await first.stop(0)
+    agent.opened.set()
+    await stage.serve("long", agent)
     assert (await soon(anext(events))).body == DONE
-    assert agent.runs == 2  # the second is a SubscribeToTask
+    assert agent.runs == 2
 
 
 async def test_accepted_requests_do_not_hold_up_others(stage: Stage) -> None:
@@ -146,7 +161,7 @@ async def test_accepted_requests_do_not_hold_up_others(stage: Stage) -> None:
     client = await stage.connect(retry=ONCE)
     calls = [asyncio.create_task(client.send("long", {**HELLO, "messageId": f"m-{n}"})) for n in range(12)]
     await until(lambda: server.stats().accepted >= 2)
-    await until(lambda: not server._intake._on)
+    await until(lambda: not server._work._on)
     assert 2 <= server.stats().accepted <= 4
     assert server.state is State.CONNECTED
     left = await waiting(stage, "long")

@@ -123,11 +123,11 @@ async def test_a_lost_reply_queue_is_replaced_and_the_call_answered(stage: Stage
     client = await stage.connect()
     call = asyncio.create_task(client.send("slow", {**HELLO, "messageId": "key"}))
     await soon(gate.started.get())
-    queue = client._reply_queue
+    queue = client._inbox.queue
     client._replies.drop("the reply queue is gone")
     again = await soon(gate.started.get())
     assert again.message_id == "key"
-    assert client._reply_queue != queue
+    assert client._inbox.queue != queue
     gate.opened.set()
     assert await soon(call) == {"id": "key"}
 
@@ -207,8 +207,8 @@ async def test_a_late_reply_never_raises(stage: Stage) -> None:
     odd: list[dict[str, Any]] = [{"a2a-final": True}, {}, {"a2a-final": "odd"}]
     for number, headers in enumerate(odd, start=1):
         properties = Properties(correlation_id=f"unknown-{number}", headers=headers)
-        await soon(connection.publish(Outgoing("", client._reply_queue, b"?", properties)))
-    await soon(connection.publish(Outgoing("", client._reply_queue, b"", Properties())))
+        await soon(connection.publish(Outgoing("", client._inbox.queue, b"?", properties)))
+    await soon(connection.publish(Outgoing("", client._inbox.queue, b"", Properties())))
     await until(lambda: client.stats().late == 4)
     assert await client.send("echo", HELLO)
 

@@ -10,6 +10,8 @@ import pytest
 
 import bus
 from bus import Reply, Request, Retry, StreamCut, StreamEvent
+from bus.driver import Queue
+from bus.events import WINDOW
 from tests.conformance.stage import Stage, soon, until
 
 STREAM = "SendStreamingMessage"
@@ -62,13 +64,13 @@ class Logged:
             if request.payload["id"] != "t-1":
                 raise bus.TaskNotFound
             after = int(request.headers.get("a2a-after-seq", "-1"))
-            gap = after + 1 < self.forgotten
+            gap, known = after + 1 < self.forgotten, len(self.log)
             await reply.send(
                 task(metadata={"snapshot": True}),
                 final=False,
-                headers={"a2a-task-seq": len(self.log) - 1, **({"a2a-gap": True} if gap else {})},
+                headers={"a2a-task-seq": known - 1, **({"a2a-gap": True} if gap else {})},
             )
-            at = len(self.log) if gap else after + 1
+            at = known if gap else after + 1
         while True:
             async with self.grown:
                 while len(self.log) <= at:
@@ -102,7 +104,7 @@ async def opened(agent: Logged, requests: int) -> None:
 async def settled(server: bus.Server, client: bus.Client) -> None:
     """No slot taken, nothing pending."""
     await until(lambda: server.stats().running == 0)
-    assert server._slots._value == server._prefetch
+    assert server._work.held == 0
     assert client.stats().pending == 0
     assert not client._pending._by_id
 
@@ -438,18 +440,33 @@ async def test_three_subscribers_see_the_same(stage: Stage) -> None:
     await settled(server, client)
 
 
-async def test_a_reader_that_leaves_is_forgotten(stage: Stage) -> None:
-    agent = Logged(300, hold_at=2)
+@pytest.mark.parametrize("operation", [STREAM, "SubscribeToTask"])
+async def test_a_reader_that_leaves_stops_the_sending(stage: Stage, operation: str) -> None:
+    agent = Logged(2000, hold_at=2)
     server = await stage.serve("logged", agent)
     client = await stage.connect()
-    async with aclosing(client.stream("logged", STREAM, HELLO)) as events:
-        await soon(anext(events))
+    body = HELLO if operation == STREAM else {"id": "t-1"}
+    async with aclosing(client.stream("logged", operation, body)) as events:
+        queue = (await soon(anext(events))) and await own_queue(client)
+        replies = await client._replies.ready()
+        assert await replies.consumers(queue) == 1
     assert client.stats().pending == 0
-    # The client's queue is still there: what is sent arrives, and is dropped.
+    while await replies.consumers(queue) is not None:  # noqa: ASYNC110 - nothing signals that a queue is gone
+        await asyncio.sleep(0.002)
     agent.gate.set()
-    await until(lambda: server.stats().answered == 1)
-    await until(lambda: client.stats().late >= 298)
+    await until(lambda: server.stats().running == 0)  # its agent goes on, and is heard by nobody
+    assert agent.replies[0].heard is False
+    # What had been told, and one window of events on their way.
+    assert server.stats().events <= 3 + WINDOW
     await settled(server, client)
+
+
+async def own_queue(client: bus.Client) -> str:
+    """The queue of the one stream of a client."""
+    (call,) = client._pending
+    assert call.listener is not None
+    assert call.listener.queue != client._inbox.queue
+    return call.listener.queue
 
 
 async def test_a_client_that_is_gone_stops_the_sending_and_not_the_task(stage: Stage) -> None:
@@ -496,11 +513,11 @@ async def by_hand(stage: Stage) -> tuple[bus.Client, Any, Any]:
 
     async def answer(body: Any, sequence: Any, *, call: int = -1, **headers: Any) -> None:
         (*_, correlation) = client._pending._by_id if call < 0 else list(client._pending._by_id)[: call + 1]
-        await soon(
-            raw.publish(
-                bus_message(client._reply_queue, orjson.dumps(body), correlation, {"a2a-seq": sequence, **headers})
-            )
-        )
+        waiting = client._pending.find(correlation)
+        assert waiting is not None
+        queue = client._inbox.queue if waiting.listener is None else waiting.listener.queue
+        message = bus_message(queue, orjson.dumps(body), correlation, {"a2a-seq": sequence, **headers})
+        await soon(raw.publish(message))
 
     return client, arrived, answer
 
@@ -615,3 +632,65 @@ async def test_a_slow_reader_is_cut_and_comes_back(stage: Stage, monkeypatch: py
     assert [event.task_seq for event in seen][:5] == [0, 1, 2, 3, 4]
     assert [event.task_seq for event in seen] == list(range(100))
     assert len(agent.requests) > 1
+
+
+async def test_cuts_of_a_slow_reader_cost_few_events(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bus.leg.BUFFER", 500)
+    total = 10_000
+    agent = Logged(total)
+    server = await stage.serve("logged", agent)
+    client = await stage.connect()
+    seen = 0
+    async with aclosing(client.stream("logged", STREAM, HELLO)) as events:
+        async for event in events:
+            assert event.task_seq == seen
+            seen += 1
+            if seen in (1500, 4500):
+                stage.cut("client")
+            if seen % 1000 == 1:
+                (call,) = client._pending
+                await until(call.result.done)  # too slow by now, or the rest is all here
+    assert seen == total
+    assert len(agent.requests) >= 10
+    await settled(server, client)
+    assert server.stats().events < 2 * total
+
+
+async def test_no_queue_of_a_stream_is_left(stage: Stage) -> None:
+    agent = Logged(3)
+    server = await stage.serve("logged", agent)
+    client = await stage.connect()
+    names: list[str] = []
+    for _ in range(5):
+        async with aclosing(client.stream("logged", STREAM, HELLO)) as events:
+            await soon(anext(events))
+            names.append(await own_queue(client))
+    await soon(everything(client.stream("logged", STREAM, HELLO)))
+    waiting = asyncio.ensure_future(anext(client.stream("nobody", STREAM, HELLO)))
+    with pytest.raises(bus.AgentNotFound):
+        await soon(waiting)
+    replies = await client._replies.ready()
+    assert len(set(names)) == 5
+    for name in names:
+        while await replies.consumers(name) is not None:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    await until(lambda: not client._lookout._tasks)
+    await settled(server, client)
+
+
+async def test_a_stream_whose_queue_is_deleted_is_taken_up_again(stage: Stage) -> None:
+    agent = Logged(6, hold_at=3)
+    server = await stage.serve("logged", agent)
+    client = await stage.connect()
+    seen: list[StreamEvent] = []
+    async with aclosing(client.stream("logged", STREAM, HELLO, idle=600)) as events:
+        async for event in events:
+            seen.append(event)
+            if len(seen) == 3:
+                # Nobody else may delete it.
+                await (await client._replies.ready()).delete(Queue(await own_queue(client)))
+                going_on = asyncio.create_task(opened(agent, 2))
+    await soon(going_on)
+    assert [event.task_seq for event in seen] == [0, 1, 2, 3, 4, 5]
+    assert client.stats().losses == 0
+    await settled(server, client)

@@ -111,7 +111,7 @@ def test_a_limit_that_was_changed_by_hand() -> None:
     assert compared(changed).policies == (WHOLE.policies[0],)
 
 
-@pytest.mark.parametrize(("priority", "drifts"), [(9, 0), (10, 4), (11, 4)])
+@pytest.mark.parametrize(("priority", "drifts"), [(9, 0), (10, 6), (11, 6)])
 def test_a_policy_that_may_stand_in_the_way(priority: int, drifts: int) -> None:
     other = Policy("all", r"^p\.q", {"max-length": 1}, priority)
     seen = replace(COMPLETE, policies={**(COMPLETE.policies or {}), "all": other})

@@ -124,8 +124,10 @@ def test_an_empty_broker_gets_everything_once(skillbus: Skillbus, desk: Desk) ->
     more = json.loads(skillbus("topology", "plan", "--json", "--agent", "tools", "--agent", "other").out)
     assert {each["subject"] for each in more["differences"]} == {
         f"queue {desk.names.queue('other')}",
+        f"queue {desk.names.ask('other')}",
         f"queue {desk.names.batch('other')}",
         f"binding {desk.names.requests} → {desk.names.queue('other')} ('other')",
+        f"binding {desk.names.requests} → {desk.names.ask('other')} ('other.ask')",
         f"binding {desk.names.requests} → {desk.names.batch('other')} ('other.batch')",
     }
 

@@ -166,7 +166,7 @@ async def test_the_broker_cancels_the_consumers(house: House) -> None:
     """Those of the workers, and that of the client, which listens for its replies."""
     load = await house.load()
     before = sum(worker.losses for worker in await load.workers())
-    queues = ", ".join(f'<<"{name}">>' for name in (house.queue, load.client._reply_queue))
+    queues = ", ".join(f'<<"{name}">>' for name in (house.queue, load.client._inbox.queue))
     await house.ctl(
         "eval",
         "[rabbit_channel:send_command(proplists:get_value(channel_pid, Each), "
