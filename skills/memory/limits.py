@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from .. import canonical
 from .errors import TooMuch, Unfit
 
@@ -44,8 +46,11 @@ def encode_value(value: Any, limits: Limits = LIMITS) -> str:
     """The value as it is kept. Raises Unfit for what JSON can't say, TooMuch for what is too large."""
     try:
         encoded = canonical.encode(value)
+        orjson.loads(encoded)  # what can be written and not read again would stand there for good
     except canonical.NotCanonical as error:
         raise Unfit(f"the value can't be kept: {error}") from None
+    except orjson.JSONDecodeError:
+        raise Unfit("the value can't be kept: a number is larger than a double, or it is nested too deeply") from None
     if len(encoded) > limits.value_bytes:
         raise TooMuch(f"the value is {len(encoded)} bytes; a memory keeps at most {limits.value_bytes}")
     return encoded.decode()

@@ -1,4 +1,5 @@
 import asyncio
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -43,6 +44,20 @@ async def test_modes_give_methods_and_nothing_else(work: Work) -> None:
             work.memory("Notes", [mode]).other = 1
     assert repr(work.memory("Notes", ["read"])) == "<memory m.Notes>"
     assert type(work.memory("Notes", ["write", "read"])) is ReadableAndWritable
+
+
+async def test_what_could_not_be_read_again_is_not_kept(store: MemoryStore, work: Work) -> None:
+    memory = work.memory("Notes", ["read", "write"])
+    for value in (10**400, [-(10**400)], {"a": Decimal("1e400")}):
+        with pytest.raises(Unfit, match="a number is"):
+            await memory.put("a", value)
+    deep: list[Any] = []
+    for _ in range(450):
+        deep = [deep]
+    for value in (2**1023, 5e-324, "\0", {"\0": "\0", "__proto__": 1}, deep):
+        await memory.put("a", value)
+    await work.commit({})
+    assert (await Work(store, "c2", {"Notes": HERE}).memory("Notes", ["read"]).get("a"))["value"] == deep
 
 
 async def test_nothing_is_changed_before_the_end(store: MemoryStore, work: Work) -> None:
