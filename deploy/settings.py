@@ -11,10 +11,8 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 import orjson
 from pydantic import BeforeValidator, Field, PrivateAttr, SecretStr, ValidationError, field_validator
@@ -29,24 +27,12 @@ from pydantic_settings import (
 from broker.policy import HostPolicy
 from bus.destination import allowed
 from deploy.logs import mask
+from deploy.urls import SECRET_KEY, check_amqp_url, is_http_url, shown_url
+from deploy.variables import PREFIX, present, variable
 
 FILE = "skillbus.toml"
-PREFIX = "SKILLBUS_"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 PACK = re.compile(r"[\w.]+:[\w.]+")
-# Variables with our prefix that are no settings: a credential, the way to the file, the tests' broker, the host
-# tools' own; and what Kubernetes puts into every container beside a service that is called skillbus.
-NO_SETTING = re.compile(
-    r"SKILLBUS_(SESSION|CONFIG|TEST_AMQP_URL|FS_(BACKEND|ROOT|WRITE)"
-    r"|SEARCH_(BACKEND|URL|API_KEY(_FILE)?)|KB_(BACKEND|FILE)|ALLOWED_PLUGINS"
-    r"|MAIL_(BACKEND|HOST|PORT|SECURITY|CA_FILE|USERNAME|PASSWORD(_FILE)?|SENDER|SUBJECT|DEFAULT_TO)"
-    r"|(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_[A-Z]+(_(PROTO|PORT|ADDR))?)?))"
-)
-# What the backends of others may read.
-BACKEND_OPTION = re.compile(r"SKILLBUS_(SEARCH|KB|MAIL)_\w+")
-# What the AMQP library reads from the URL's query as a number, and the largest that there is a use for.
-NUMBERS = {"heartbeat": 65_535, "timeout": 86_400, "interleave": 65_535, "happy_eyeballs_delay": 86_400}
-SECRET_KEY = re.compile(r"key|token|secret|pass|pwd|credential|auth|bearer|cookie|dsn", re.IGNORECASE)
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +66,7 @@ def _from_text(value: Any) -> Any:
 
 
 def _state_home() -> Path:
-    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state", "skillbus").expanduser()
+    return Path(os.environ.get("XDG_STATE_HOME") or "~/.local/state", "skillbus")
 
 
 def _expanded(path: Path) -> Path:
@@ -204,11 +190,11 @@ class Settings(BaseSettings):
         variables = EnvSettingsSource(type(self))()
         wrong = [
             *_unknown(table, known, f"{path}: unknown key"),
-            *_unknown(_variables(known), [_variable(name) for name in known], "unknown environment variable"),
+            *_unknown(present(known), [variable(name) for name in known], "unknown environment variable"),
             *_unknown(map(_flag, flags), [_flag(name) for name in known], "unknown option"),
         ]
         origins = dict.fromkeys(table, f"{path}")
-        origins |= {name: _variable(name) for name in variables} | {name: _flag(name) for name in flags}
+        origins |= {name: variable(name) for name in variables} | {name: _flag(name) for name in flags}
         values = {name: value for name, value in (table | variables | flags).items() if name in known}
         try:
             super().__init__(**values)
@@ -336,62 +322,6 @@ class Settings(BaseSettings):
         ]
 
 
-def check_amqp_url(url: str) -> None:
-    """Raise ValueError, which never repeats any of it, for what is no URL of a message broker."""
-    if not re.match(r"amqps?://[^/\s]", url):
-        raise ValueError("must begin with amqp:// or amqps:// and name a host")
-    if re.search(r"[\x00-\x20\x7f\ud800-\udfff]|%(?![0-9A-Fa-f]{2})", url):
-        raise ValueError("must be a URL: a space is written as %20 and a % as %25")
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-        (host or "").encode("idna").decode("idna")  # as resolving it would
-        known = "%" not in parts.netloc.rpartition("@")[2] and port != 0
-    except ValueError:
-        known = False
-    if not known:
-        raise ValueError(
-            "has no valid host and port: write : / ? # @ [ ] within a user or password as %3A %2F %3F %23 %40 %5B %5D"
-        )
-    if not host:
-        raise ValueError("must begin with amqp:// or amqps:// and name a host")
-    if "@" in url.partition("://")[2].removeprefix(parts.netloc):
-        raise ValueError(
-            "has an @ behind its host: write @ / ? # in a user, password or virtual host as %40 %2F %3F %23"
-        )
-    for name, given in parse_qsl(parts.query, keep_blank_values=True):
-        if name in NUMBERS and not _is_number(given, NUMBERS[name], whole=name != "happy_eyeballs_delay"):
-            raise ValueError(f"has a query with a {name} that is no number from 0 to {NUMBERS[name]}")
-
-
-def is_http_url(text: str) -> bool:
-    """Whether it names a host that HTTP reaches."""
-    try:
-        parts = urlsplit(text)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        return False
-    return parts.scheme in ("http", "https") and bool(host) and port != 0 and not re.search(r"[\x00-\x20\x7f]", text)
-
-
-def _is_number(text: str, most: int, *, whole: bool) -> bool:
-    form = r"\d{1,6}" if whole else r"\d{1,6}(\.\d{1,6})?"
-    return re.fullmatch(form, text, re.ASCII) is not None and float(text) <= most
-
-
-def _shown_url(url: str) -> str:
-    """The URL without its password, and without what its query keeps secret."""
-    parts: SplitResult = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    if ":" in user:
-        user = f"{user.partition(':')[0]}:***"
-    query = "&".join(
-        f"{name}{equals}{'***' if SECRET_KEY.search(unquote(name)) and not name.endswith('file') else value}"
-        for name, equals, value in (pair.partition("=") for pair in parts.query.split("&"))
-    )
-    return mask(parts._replace(netloc=f"{user}{at}{host}", query=query).geturl())
-
-
 def _find_file(config: Path | str | None) -> Path | None:
     named = config or os.environ.get(f"{PREFIX}CONFIG")
     if named:
@@ -414,30 +344,8 @@ def _read(cls: type[Settings], path: Path | None) -> dict[str, Any]:
         raise SettingsError([f"{path}: not TOML: {mask(str(error))}"]) from None
 
 
-def _variable(name: str) -> str:
-    return f"{PREFIX}{name.upper()}"
-
-
 def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
-
-
-def _variables(known: Iterable[str]) -> list[str]:
-    settings = {_variable(name) for name in known}
-    return sorted(
-        name
-        for name in map(str.upper, os.environ)
-        if name in settings or (name.startswith(PREFIX) and not NO_SETTING.fullmatch(name) and not _is_foreign(name))
-    )
-
-
-def _is_foreign(variable: str) -> bool:
-    """Whether it may be meant for a backend that another distribution brings, which knows itself what it reads."""
-    match = BACKEND_OPTION.fullmatch(variable)
-    if match is None:
-        return False
-    kind = match[1].lower()
-    return any(point.name.startswith(f"{kind}.") for point in entry_points(group="skillbus.backends"))
 
 
 def _unknown(names: Iterable[str], known: Iterable[str], what: str) -> Iterable[str]:
@@ -461,7 +369,7 @@ def _line(problem: Mapping[str, Any], origins: Mapping[str, str], path: Path | N
 
 def _shown(value: Any) -> str:
     if isinstance(value, SecretStr):
-        return _shown_url(value.get_secret_value())
+        return shown_url(value.get_secret_value())
     if isinstance(value, HostPolicy):
         value = value.model_dump(exclude_defaults=True)
     if isinstance(value, Mapping | tuple):
