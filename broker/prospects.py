@@ -31,7 +31,7 @@ def futility(
     known = list(contracts)
     scopes = {effect.scope for contract in known for effect in contract.effects if effect.name == grant.effect}
     if not scopes:
-        return "is of no use here: no skill that is loaded has this effect (--pack loads one more)"
+        return "is of no use here: no skill that is loaded has this effect (--pack and --tools load more)"
     if grant.scope not in scopes:
         return f"is of no use here: the scope of this effect is {', '.join(sorted(scopes))}"
     having = [c for c in known if any((e.name, e.scope) == (grant.effect, grant.scope) for e in c.effects)]

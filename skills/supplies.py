@@ -55,7 +55,7 @@ class Supplies:
         owned = [name for name, grant in bound.memories.items() if grant.scope == "tenant"]
         if owned and not self._tenant:
             raise Withheld(
-                f"the memory {owned[0]} is kept by tenant, and this worker has none: name it, tenant in [tools.memory]"
+                f"the memory {owned[0]} is kept by tenant, and this worker has none: set tenant in [tools.memory]"
             )
 
         async def supply(tool: Tool, context: Context) -> Supply:
