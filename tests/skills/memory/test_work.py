@@ -48,9 +48,9 @@ async def test_modes_give_methods_and_nothing_else(work: Work) -> None:
 
 async def test_what_could_not_be_read_again_is_not_kept(store: MemoryStore, work: Work) -> None:
     memory = work.memory("Notes", ["read", "write"])
-    for value in (10**400, [-(10**400)], {"a": Decimal("1e400")}):
+    for too_large in (10**400, [-(10**400)], {"a": Decimal("1e400")}):
         with pytest.raises(Unfit, match="a number is"):
-            await memory.put("a", value)
+            await memory.put("a", too_large)
     deep: list[Any] = []
     for _ in range(450):
         deep = [deep]
