@@ -41,7 +41,8 @@ class Function:
     """A handler, loaded.
 
     The function is called with keyword arguments: the one that is named like the contract's `takes` gets the input, a
-    dict or the dataclass that it is annotated with; `context` gets the CallContext, where there is such a parameter.
+    dict or the dataclass that it is annotated with; `context` gets the CallContext, where there is such a parameter
+    and it is not the one of the input.
     """
 
     def __init__(self, function: Callable[..., Any], takes: str, label: str) -> None:
@@ -63,7 +64,7 @@ class Function:
             given = name in known and name in (takes, "context")
             if not given and not variable and each.default is inspect.Parameter.empty:
                 raise Unloadable(f"{label} asks for {name!r}; a handler is given {takes!r} and `context`")
-        self._with_context = "context" in known or others
+        self._with_context = takes != "context" and ("context" in known or others)
         self._type = _annotation(function, takes)
 
     @classmethod

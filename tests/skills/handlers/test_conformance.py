@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,12 @@ async def test_a_typed_function_and_a_plain_one_are_handlers(way: Way) -> None:
     async with serving(tool(way, "plain_echo")) as handling:
         assert said(await handling({"text": "a"})) == {"text": "a"}
         assert handling.reports.progresses == [("half", 0.5)]
+
+
+@pytest.mark.parametrize("way", ["inline", "python"])
+async def test_an_input_may_be_called_context(way: Way) -> None:
+    async with serving(replace(tool(way, "named_context"), takes="context")) as handling:
+        assert said(await handling({"text": "a"})) == {"text": "a"}
 
 
 @each_way

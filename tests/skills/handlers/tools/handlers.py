@@ -72,6 +72,10 @@ async def bare(request: Any) -> Any:
     return request.upper()
 
 
+async def named_context(context: Any) -> Any:
+    return {"text": context["text"]}
+
+
 async def nothing(request: Any) -> Any:
     return None
 
