@@ -232,7 +232,7 @@ def test_a_virtual_host_of_its_own(skillbus: Skillbus, desk: Desk, monkeypatch: 
     monkeypatch.setenv("SKILLBUS_AMQP_URL", f"{desk.node.url}{quote(vhost, safe='')}")
     assert skillbus("topology", "apply").code == 0
     assert drift(skillbus) == {}
-    assert len(desk.missing()) == 8  # nothing of it is elsewhere
+    assert len(desk.missing()) == 9  # nothing of it is elsewhere
     assert f"{desk.names.prefix}.parked" in desk.node.ctl("list_policies", "-p", vhost)
 
 
@@ -323,7 +323,7 @@ def test_a_worker_starts_once_the_topology_is_applied(
     for name in (desk.names.requests, desk.names.parked, desk.names.control, desk.names.queue("tools")):
         assert name in last
     assert f"`skillbus topology apply --prefix {desk.names.prefix} --agent tools`" in last
-    assert len(desk.missing()) == 8  # it made nothing
+    assert len(desk.missing()) == 9  # it made nothing
     assert skillbus("topology", "apply").code == 0
     with Worker(home) as worker:
         assert home.run("call", "calc", "--arg", "expr=6*7", "--strict").code == 0
