@@ -59,9 +59,15 @@ def contract_of(bound: Bound) -> Contract:
         requirements=Requirements(
             capabilities=required.capabilities,
             secrets=required.secrets,
-            memory=tuple(f"{name} {mode}" for name, mode in required.memory),
+            memory=tuple(f"{_whole_name(tool, name)} {mode}" for name, mode in required.memory),
         ),
     )
+
+
+def _whole_name(tool: AirTool, memory: str) -> str:
+    """What a memory is called, with its module where that is another one: it is another memory then."""
+    module = tool.memory_modules.get(memory)
+    return memory if module is None or tool.id == f"{module}.{tool.name}" else f"{module}.{memory}"
 
 
 def title_of(tool: AirTool) -> str:

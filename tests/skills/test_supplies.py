@@ -282,6 +282,11 @@ async def test_a_memory_that_is_imported_is_the_one_of_the_module_that_declares_
     (tmp_path / "skillbus.tools.toml").write_text(manifest + manifest.replace("m.Run", "n.Run"))
     folder = PackContext(environ={"KEY": "hunter2!"}, state_dir=tmp_path)
     catalog = Catalog.load(folder, installed=False, folders=[tmp_path])
+    for tool, notes in (("m.Run", "n.Notes"), ("n.Run", "Notes")):
+        skill = catalog.get(tool)
+        assert skill is not None
+        assert skill.contract.requirements is not None
+        assert {f"{notes} read", f"{notes} write"} <= set(skill.contract.requirements.memory)
     assert await run(catalog, "", context("c1"), "m.Run") == Done({"text": "1"})
     assert await run(catalog, "", context("c2"), "n.Run") == Done({"text": "2"})
     await catalog.close()
