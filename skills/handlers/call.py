@@ -100,6 +100,8 @@ class Call:
                     raise Rejected("invalid", f"the chunk can't be carried: {error}") from None
                 except ValueError as error:
                     raise Rejected("too_large", str(error)) from None
+                except RecursionError:
+                    raise Rejected("invalid", "the chunk can't be carried: it is nested too deeply") from None
                 return None
             case {"memory": str(name), "operation": str(operation), "arguments": dict(arguments)}:
                 return await self._remember(name, operation, arguments)

@@ -97,11 +97,13 @@ class Redactor:
             return Failed(self.text(outcome.reason), outcome.retryable)
         if not self._forms:
             return outcome
-        output = self.json(outcome.output)
         try:
+            output = self.json(outcome.output)
             encoded = canonical.encode(output).decode()
         except canonical.NotCanonical as error:
             return Failed(f"the output can't be carried: {self.text(str(error))}")
+        except RecursionError:
+            return Failed("the output can't be carried: it is nested too deeply")
         if self.holds(encoded):
             return Failed("the output holds the value of a secret in a way that can't be taken out")
         return Done(output)

@@ -59,7 +59,7 @@ function plain(value, path) {
 /** What an error is and where it came up. Its text is whole, as a cut could leave a part of a secret. */
 function told(error) {
   try {
-    if (!(error instanceof Error)) return { text: `Error: ${inspect(error)}`, where: "" };
+    if (!(error instanceof Error)) return { text: `Error: ${inspect(error, { maxStringLength: null })}`, where: "" };
     const text = `${error.constructor?.name ?? error.name}: ${error.message}`;
     const frames = typeof error.stack === "string" ? error.stack.split("\n") : [];
     const frame = frames.find((each) => each.includes("file://") && !each.includes("/guest/host.mjs"));

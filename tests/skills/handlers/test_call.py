@@ -1,6 +1,7 @@
 """What a handler may ask for, whatever it sends."""
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ import pytest
 from skills import Context, Failed
 from skills.handlers import Rejected, Supply
 from skills.handlers.call import Call
+from skills.redaction import RedactingReporter, Redactor, Secret
 
-from .ways import Notes, tool
+from .ways import Notes, Reports, tool
 
 
 class Out(Notes):
@@ -86,3 +88,20 @@ def test_what_fails_is_redacted() -> None:
         'the output is wrong: unknown field "[secret]"; known: text, number, count'
     )
     assert "sesame" not in repr(call.supply)
+
+
+async def test_however_deep_a_chunk_is_it_is_sent_or_rejected() -> None:
+    call = call_of(Notes(), "read")
+    reporter = RedactingReporter(Redactor([Secret("API_KEY", "sesame")]), Reports())
+    call.context = replace(call.context, reporter=reporter)
+    content: dict[str, Any] = {}
+    rejected: list[str] = []
+    for depth in range(1000):
+        content = {"a": content}
+        if depth > 400:
+            try:
+                await call.ask({"chunk": content, "artifact": "a", "last": False})
+            except Rejected as error:
+                rejected.append(str(error))
+    assert rejected
+    assert all("nested too deeply" in each or each == "too large" for each in rejected)

@@ -233,6 +233,12 @@ async def test_an_error_is_cut_and_put_on_one_line_once_no_secret_stands_in_it(w
         assert "[secret]" in reason(await handling({"text": "", "number": 0}))
 
 
+async def test_what_is_thrown_and_no_error_is_told_whole_before_it_is_redacted() -> None:
+    long = "".join(hashlib.sha256(bytes([number])).hexdigest() for number in range(200))
+    async with serving(tool("javascript", "throws_secret", secrets=("API_KEY",)), holding(long)) as handling:
+        assert reason(await handling({"text": ""})) == "Error: { key: '[secret]' }"
+
+
 @each_host
 async def test_a_secret_is_found_in_a_printed_line_however_the_line_comes(
     way: Way, caplog: pytest.LogCaptureFixture

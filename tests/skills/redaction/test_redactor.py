@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
@@ -213,3 +214,13 @@ def test_the_time_grows_with_the_text_alone() -> None:
             redact.open_end(text)
     redactor("abcd").json({f"abcd{'x' * n}"[: 4 + n % 2]: n for n in range(2)})
     assert time.process_time() - started < 30
+
+
+def test_however_deep_an_output_is_it_has_an_outcome() -> None:
+    output: dict[str, Any] = {"a": "sesame"}
+    for depth in range(1000):
+        output = {"a": output}
+        if depth > 400:
+            found = redactor("sesame").outcome(Done(output))
+            assert isinstance(found, Done) or "deep" in found.reason
+    assert isinstance(found, Failed)

@@ -102,6 +102,10 @@ export async function raises_secret({ number }, context) {
   throw new Error("x".repeat(number) + context.secrets.API_KEY);
 }
 
+export async function throws_secret(request, context) {
+  throw { key: context.secrets.API_KEY };
+}
+
 export async function too_far(request, context) {
   await context.progress("far", Infinity);
   return { text: "told" };
