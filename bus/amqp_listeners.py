@@ -46,7 +46,7 @@ class AmqpListener:
 
 
 class Listeners:
-    """Makes queues and deletes them on one channel, and reads them all on another.
+    """Makes queues on one channel, and reads them all on another.
 
     The broker closes the channel on which it refuses something: reading must not end with that.
     """
@@ -65,7 +65,7 @@ class Listeners:
     ) -> AmqpListener:
         """Make a queue and read it. Raises `Refused` and `ConnectionLost`."""
         making, reading = await self._channels()
-        await self._connection.ask(making.queue_declare(queue, exclusive=True))
+        await self._connection.ask(making.queue_declare(queue, exclusive=True, auto_delete=True))
         self._open[queue.encode()] = (on_delivery, on_cancelled)
         try:
             await self._connection.ask(reading.basic_consume(queue, never, no_ack=True, consumer_tag=queue))
@@ -75,11 +75,11 @@ class Listeners:
         return AmqpListener(queue, self)
 
     async def remove(self, queue: str) -> None:
-        """Delete a queue, if the connection is still there."""
-        self._open.pop(queue.encode(), None)
+        """Read a queue no more, by which the broker deletes it; if the connection is still there."""
+        if self._open.pop(queue.encode(), None) is None or self._reading is None:
+            return
         with suppress(ConnectionLost, Refused):
-            making, _ = await self._channels()
-            await self._connection.ask(making.queue_delete(queue))
+            await self._connection.ask(self._reading.basic_cancel(queue, nowait=True))
 
     def delivered(self, deliver: frames.Deliver, header: bytes, body: bytes) -> None:
         """One message, for one of them."""

@@ -278,7 +278,8 @@ class Client:
         self._closed = True
         for call in self._pending:
             call.fail(ConnectionLost("the client was closed before the answer came"))
-        await asyncio.gather(self._requests.close(), self._replies.close(), self._lookout.close())
+        await asyncio.gather(self._requests.close(), self._replies.close())
+        await self._lookout.close()
 
     async def __aenter__(self) -> Self:
         return self
