@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -36,6 +37,12 @@ MemoryName = Annotated[str, StringConstraints(pattern=_MEMORY, max_length=64)]
 Word = Annotated[str, StringConstraints(pattern=_WORD, max_length=128)]
 
 
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("a text that is shown holds no control character and none that turns the reading direction")
+    return text
+
+
 def _folder(info: ValidationInfo) -> Path:
     folder = (info.context or {}).get("folder", Path())
     return Path(folder)
@@ -61,7 +68,7 @@ class RiskTable(_Part):
     read_only: bool = False
     external_egress: bool = True
     irreversible: bool = True
-    sensitivity: Annotated[str, StringConstraints(min_length=1, max_length=64)] = "unknown"
+    sensitivity: Annotated[str, StringConstraints(min_length=1, max_length=64), AfterValidator(_printable)] = "unknown"
     idempotent: bool = False
 
 
@@ -95,7 +102,7 @@ class ToolTable(_Part):
     isolation: Isolation | None = None
     repeatable: bool = False
     worktree: bool = False
-    title: Annotated[str, StringConstraints(max_length=128)] = ""
+    title: Annotated[str, StringConstraints(max_length=128), AfterValidator(_printable)] = ""
     risk: RiskTable = RiskTable()
 
     @model_validator(mode="after")

@@ -71,6 +71,21 @@ async def test_nothing_is_changed_before_the_end(store: MemoryStore, work: Work)
     assert await other.get("a") == {"key": "a", "value": 2, "version": 2}
 
 
+async def test_no_version_comes_twice_though_a_key_was_made_and_deleted_meanwhile(store: MemoryStore) -> None:
+    first = Work(store, "c1", {"Notes": HERE})
+    assert await first.memory("Notes", ["write"]).put("a", "mine") == 1  # as far as it can know
+    for call in ("c2", "c3"):
+        other = Work(store, call, {"Notes": HERE})
+        memory = other.memory("Notes", ["read", "write"])
+        await (memory.put("a", "theirs") if call == "c2" else memory.delete("a"))
+        await other.commit({})
+    await first.commit({})
+    assert first.accesses[0]["written"] == [["a", 2]]
+    last = Work(store, "c4", {"Notes": HERE}).memory("Notes", ["read", "write"])
+    assert (await last.get("a"))["version"] == 2
+    assert await last.put("b", 1) == 2  # a key that is new begins above all that are gone
+
+
 async def test_a_call_that_fails_has_changed_nothing(store: MemoryStore, work: Work) -> None:
     memory = work.memory("Notes", ["read", "write"])
     await memory.put("a", 1)
