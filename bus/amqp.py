@@ -1,4 +1,4 @@
-"""The driver for RabbitMQ over AMQP 0-9-1. Only it and `bus.amqp_listeners` touch aio-pika.
+"""The driver for RabbitMQ over AMQP 0-9-1. The only module that touches aio-pika.
 
 aio-pika opens the connection and its channels, declares and subscribes. Messages themselves go past it: see
 `bus.tap` and `bus.frames`.

@@ -6,8 +6,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from aiormq.abc import AbstractChannel, DeliveredMessage
-
 from bus import frames
 from bus.amqp_delivery import Delivery
 from bus.driver import Incoming
@@ -15,6 +13,9 @@ from bus.errors import ConnectionLost, Refused
 from bus.tap import Tap
 
 _T = TypeVar("_T")
+
+Channel = Any
+"""A channel of the library, which `bus.amqp` alone knows."""
 
 
 class Opener(Protocol):
@@ -30,7 +31,7 @@ class Opener(Protocol):
     async def ask(self, question: Awaitable[_T]) -> _T:
         """The broker's answer. Raises `Refused` or `ConnectionLost`."""
 
-    async def open_raw(self, *, lasting: bool) -> AbstractChannel:
+    async def open_raw(self, *, lasting: bool) -> Channel:
         """A channel; with one that is `lasting` the connection ends as well."""
 
 
@@ -55,8 +56,8 @@ class Listeners:
         self._connection = connection
         self._tap = tap
         self._turn = asyncio.Lock()
-        self._making: AbstractChannel | None = None
-        self._reading: AbstractChannel | None = None
+        self._making: Channel | None = None
+        self._reading: Channel | None = None
         self._number = 0
         self._open: dict[bytes, tuple[Callable[[Incoming], None], Callable[[], None]]] = {}
 
@@ -94,7 +95,7 @@ class Listeners:
     def confirmed(self, tag: int, multiple: bool, taken: bool) -> None:
         """Nothing is published on this channel."""
 
-    async def _channels(self) -> tuple[AbstractChannel, AbstractChannel]:
+    async def _channels(self) -> tuple[Channel, Channel]:
         if self._connection.lost.done():
             raise ConnectionLost(self._connection.lost.result())
         async with self._turn:
@@ -113,5 +114,5 @@ class Listeners:
             found[1]()
 
 
-async def never(_message: DeliveredMessage) -> None:
+async def never(_message: object) -> None:
     """Where the library would bring a delivery, had the tap not taken it."""

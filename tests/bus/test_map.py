@@ -31,8 +31,6 @@ def test_the_bus_stands_on_the_ground() -> None:
         allowed = {"bus", "orjson", *sys.stdlib_module_names}
         if path.name == "amqp.py":
             allowed |= {"aio_pika", "aiormq", "yarl"}
-        if path.name == "amqp_listeners.py":
-            allowed |= {"aiormq"}
         if path.name == "webhook.py":
             allowed |= {"httpx"}
         if path.name in ("sdk.py", "a2a_sdk.py", "sdk_push.py"):
