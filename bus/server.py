@@ -242,8 +242,8 @@ class Server:
         if self._stopping:
             return
         await self._stand(connection)
-        await self._work.begin(connection)
         await self._asking.begin(connection)
+        await self._work.begin(connection)
 
     def _may_take(self) -> bool:
         return self._paused is None and not self._stopping

@@ -86,8 +86,8 @@ async def test_a_broker_that_restarts_again_and_again(rabbitmq_node: PrivateNode
         await soon(callers, 60)
         assert len(agent.runs) == done
         assert client.stats().pending == 0
-        assert client.state is server.state is State.CONNECTED
         connection = await server._requests.ready()
+        assert client.state is server.state is State.CONNECTED
         assert await connection.consumers(f"{unique_prefix}.q.echo") == 1
 
 
