@@ -86,6 +86,41 @@ async def test_no_version_comes_twice_though_a_key_was_made_and_deleted_meanwhil
     assert await last.put("b", 1) == 2  # a key that is new begins above all that are gone
 
 
+async def test_a_new_key_begins_above_the_highest_that_is_gone(store: MemoryStore) -> None:
+    for number, (key, value) in enumerate([("a", 1), ("a", 2), ("a", 3), ("b", 1), ("a", None), ("b", None)]):
+        call = Work(store, f"c{number}", {"Notes": HERE})
+        memory = call.memory("Notes", ["write"])
+        await (memory.delete(key) if value is None else memory.put(key, value))
+        await call.commit({})
+    assert await Work(store, "last", {"Notes": HERE}).memory("Notes", ["write"]).put("c", 1) == 4
+
+
+async def test_a_page_is_full_though_the_call_has_deleted_keys(store: MemoryStore, work: Work) -> None:
+    for key in "abcd":
+        await work.memory("Notes", ["write"]).put(key, 1)
+    await work.commit({})
+    memory = Work(store, "c2", {"Notes": HERE}).memory("Notes", ["read", "write"])
+    await memory.delete("a")
+    await memory.delete("c")
+    assert [entry["key"] for entry in await memory.list(limit=2)] == ["b", "d"]
+    assert [entry["key"] for entry in await memory.list(limit=1)] == ["b"]
+
+
+async def test_what_a_key_is_compared_with_is_what_its_first_change_said(store: MemoryStore, work: Work) -> None:
+    memory = work.memory("Notes", ["write"])
+    await memory.put("a", 1)
+    await memory.put("a", 2, 1)  # its own version, which stands nowhere else
+    await work.commit({})
+    late = Work(store, "late", {"Notes": HERE})
+    await late.memory("Notes", ["write"]).put("b", 1, 0)
+    await late.memory("Notes", ["write"]).put("b", 2)
+    other = Work(store, "other", {"Notes": HERE})
+    await other.memory("Notes", ["write"]).put("b", 3)
+    await other.commit({})
+    with pytest.raises(Conflict):
+        await late.commit({})
+
+
 async def test_a_call_that_fails_has_changed_nothing(store: MemoryStore, work: Work) -> None:
     memory = work.memory("Notes", ["read", "write"])
     await memory.put("a", 1)
