@@ -149,6 +149,14 @@ class Pipeline:
             found.joined = True  # somebody waits, as long as it takes
         return found
 
+    async def look_for_cancels(self) -> None:
+        """End the calls here whose task, or whose root task, has a tombstone in the ledger."""
+        runs = {run.task_id: run for run in self._running.values() if not run.canceled}
+        named = [Named(run.task_id, run.episode, run.root_task) for run in runs.values()]
+        for name in await self.ledger.tasks.buried(named) if named else ():
+            log.info("task %s is canceled", name)
+            runs[name].cancel()
+
     def _start(self, planned: Planned) -> Run:
         call = planned.call
         run = self._running.get(call.task_id)
