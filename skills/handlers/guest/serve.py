@@ -11,7 +11,8 @@ from .context import Rejected
 from .function import Function, HandlerFailed, Unloadable
 from .wire import decode, encode
 
-LINE = 8 << 20
+LINE = 128 << 20
+"""Bytes of the longest line that is read: as many entries of a memory as are asked for at once, in ASCII."""
 
 
 class Host:

@@ -258,6 +258,15 @@ async def test_a_secret_that_nobody_supplies_keeps_the_handler_from_being_called
         assert reason(await handling({"text": ""})) == "the handler was not called: nobody supplies API_KEY"
 
 
+@each_way
+async def test_as_much_is_found_in_a_memory_as_it_gives_at_once(way: Way) -> None:
+    notes = Notes()
+    notes.entries = {str(number): ("é" * 30_000, 1) for number in range(100)}
+    finding = tool(way, "finds_many", memories={"Notes": ("read",)})
+    async with serving(finding, Supply(memories={"Notes": notes})) as handling:
+        assert said(await handling({"text": ""})) == {"text": "100"}
+
+
 async def test_a_host_that_asks_and_does_not_read_does_not_fill_its_worker() -> None:
     class Large(Notes):
         most = 0

@@ -111,6 +111,10 @@ export async function too_far(request, context) {
   return { text: "told" };
 }
 
+export async function finds_many(request, context) {
+  return { text: String((await context.memories.Notes.search("é", 100)).length) };
+}
+
 export async function prints_secret({ number }, context) {
   console.log("x".repeat(number) + context.secrets.API_KEY);
   return { text: "printed" };

@@ -187,6 +187,10 @@ async def too_far(request: Any, context: Any) -> Any:
     return {"text": "told"}
 
 
+async def finds_many(request: Any, context: Any) -> Any:
+    return {"text": str(len(await context.memories.Notes.search("é", 100)))}
+
+
 async def prints_secret(request: Any, context: Any) -> Any:
     print("x" * int(request["number"]) + context.secrets["API_KEY"])
     return {"text": "printed"}
