@@ -9,65 +9,65 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .agent import SCHEMAS, SkillAgent
-    from .constraints import ConstraintError, Constraints
-    from .facts import Facts
-    from .grants import PRESETS, Decision, Grant, GrantError, decide, parse_grant, sees
-    from .ledger import Ledger, LedgerError, LogEntry
-    from .links import Link, Walk
-    from .operations import Receipt
-    from .pipeline import Asked, Pipeline
-    from .policy import HostPolicy
-    from .provenance import NotFound, Provenance, Verdict
-    from .replay import Difference, Replay, Replayed
+    from .agent.agent import SCHEMAS, SkillAgent
+    from .agent.signing import SigningKey, SigningKeyError
+    from .chain.links import Link, Walk
+    from .chain.provenance import NotFound, Provenance, Verdict
+    from .chain.replay import Difference, Replay, Replayed
+    from .chain.trailer import Trailer, TrailerError
+    from .grants.constraints import ConstraintError, Constraints
+    from .grants.facts import Facts
+    from .grants.grant import PRESETS, Decision, Grant, GrantError, decide, parse_grant, sees
+    from .grants.policy import HostPolicy
+    from .ledger.ledger import Ledger, LedgerError, LogEntry
+    from .ledger.operations import Receipt
+    from .ledger.tasks import Event, Filter, Task, Tasks
+    from .pipeline.pipeline import Asked, Pipeline
     from .sessions import Credential, Session, SessionError, mint
-    from .signing import SigningKey, SigningKeyError
-    from .tasks import Event, Filter, Task, Tasks
-    from .trailer import Trailer, TrailerError
-    from .worktrees import WorktreeError, Worktrees
+    from .worktrees.worktrees import WorktreeError, Worktrees
 
 _MODULES = {
-    "SCHEMAS": "agent",
-    "SkillAgent": "agent",
-    "ConstraintError": "constraints",
-    "Constraints": "constraints",
-    "Facts": "facts",
-    "PRESETS": "grants",
-    "Decision": "grants",
-    "Grant": "grants",
-    "GrantError": "grants",
-    "decide": "grants",
-    "parse_grant": "grants",
-    "sees": "grants",
-    "Ledger": "ledger",
-    "LedgerError": "ledger",
-    "LogEntry": "ledger",
-    "Link": "links",
-    "Walk": "links",
-    "Receipt": "operations",
-    "Asked": "pipeline",
-    "Pipeline": "pipeline",
-    "HostPolicy": "policy",
-    "NotFound": "provenance",
-    "Provenance": "provenance",
-    "Verdict": "provenance",
-    "Difference": "replay",
-    "Replay": "replay",
-    "Replayed": "replay",
+    "SCHEMAS": "agent.agent",
+    "SkillAgent": "agent.agent",
+    "ConstraintError": "grants.constraints",
+    "Constraints": "grants.constraints",
+    "Facts": "grants.facts",
+    "PRESETS": "grants.grant",
+    "Decision": "grants.grant",
+    "Grant": "grants.grant",
+    "GrantError": "grants.grant",
+    "decide": "grants.grant",
+    "parse_grant": "grants.grant",
+    "sees": "grants.grant",
+    "Ledger": "ledger.ledger",
+    "LedgerError": "ledger.ledger",
+    "LogEntry": "ledger.ledger",
+    "Link": "chain.links",
+    "Walk": "chain.links",
+    "Receipt": "ledger.operations",
+    "Asked": "pipeline.pipeline",
+    "Pipeline": "pipeline.pipeline",
+    "HostPolicy": "grants.policy",
+    "NotFound": "chain.provenance",
+    "Provenance": "chain.provenance",
+    "Verdict": "chain.provenance",
+    "Difference": "chain.replay",
+    "Replay": "chain.replay",
+    "Replayed": "chain.replay",
     "Credential": "sessions",
     "Session": "sessions",
     "SessionError": "sessions",
     "mint": "sessions",
-    "SigningKey": "signing",
-    "SigningKeyError": "signing",
-    "Event": "tasks",
-    "Filter": "tasks",
-    "Task": "tasks",
-    "Tasks": "tasks",
-    "Trailer": "trailer",
-    "TrailerError": "trailer",
-    "WorktreeError": "worktrees",
-    "Worktrees": "worktrees",
+    "SigningKey": "agent.signing",
+    "SigningKeyError": "agent.signing",
+    "Event": "ledger.tasks",
+    "Filter": "ledger.tasks",
+    "Task": "ledger.tasks",
+    "Tasks": "ledger.tasks",
+    "Trailer": "chain.trailer",
+    "TrailerError": "chain.trailer",
+    "WorktreeError": "worktrees.worktrees",
+    "Worktrees": "worktrees.worktrees",
 }
 
 __all__ = [  # noqa: RUF022 - in the order a reader needs them

@@ -18,7 +18,7 @@ from jwt.utils import base64url_decode
 from bus import Request, Unauthenticated, Unsigned
 from skills.canonical import ref
 
-from .grants import Grant
+from .grants.grant import Grant
 
 EPISODE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 LEEWAY = 2.0

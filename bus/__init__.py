@@ -9,10 +9,17 @@ Knows nothing of skills, grants or tools. This module is the map: all that is pu
 """
 
 from bus.capabilities import Capabilities
-from bus.client import Client, connect
-from bus.client_stats import ClientStats
-from bus.control import Answer, Answers, ask
-from bus.dead import DeadLetterReader, DeadLetterStats, read_dead_letters
+from bus.client.client import Client, connect
+from bus.client.leg import StreamEvent
+from bus.client.retry import Retry
+from bus.client.stats import ClientStats
+from bus.dead.letter import Letter
+from bus.dead.parked import Parked, parked_letters
+from bus.dead.reader import DeadLetterReader, DeadLetterStats, read_dead_letters
+from bus.discovery.control import Answer, Answers, ask
+from bus.discovery.heartbeats import Registry, Sighting, Watch, watch
+from bus.discovery.presence import Presence
+from bus.discovery.vitals import Heartbeat, Info, Pong, Stats
 from bus.driver import Driver
 from bus.errors import (
     ERRORS,
@@ -50,24 +57,17 @@ from bus.errors import (
     VersionNotSupported,
     from_json,
 )
-from bus.heartbeats import Registry, Sighting, Watch, watch
 from bus.hop import Hop, Parent
 from bus.interface import Interface
-from bus.leg import StreamEvent
-from bus.letter import Letter
 from bus.limits import Limits
 from bus.link import Backoff, Patience, State
-from bus.memory import MemoryBroker
+from bus.memory.broker import MemoryBroker
 from bus.message import Agent, Authorize, Reply, Request, Unsigned
 from bus.names import BINDING, MEDIA_TYPE, OPERATIONS, VERSION, Names
-from bus.parked import Parked, parked_letters
-from bus.presence import Presence
-from bus.removal import remove
-from bus.retry import Retry
-from bus.server import Server, serve
-from bus.server_stats import ServerStats
+from bus.server.removal import remove
+from bus.server.server import Server, serve
+from bus.server.stats import ServerStats
 from bus.target import Target
-from bus.vitals import Heartbeat, Info, Pong, Stats
 
 __all__ = [  # noqa: RUF022 - in the order a reader needs them
     # Serving an agent

@@ -22,6 +22,6 @@ def driver_for(target: Target) -> Driver:
     """The driver for a target. Raises `ValueError` for another URL."""
     if not isinstance(target, str):
         return target
-    from bus.amqp import Amqp
+    from bus.amqp.connection import Amqp
 
     return Amqp(target)

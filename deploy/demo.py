@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import bus
-from broker.grants import Grant
-from broker.provenance import Provenance
+from broker.chain.provenance import Provenance
+from broker.grants.grant import Grant
 from broker.sessions import Credential, mint
 
 from .house import House

@@ -8,14 +8,14 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 import bus
-from broker.agent import SkillAgent
-from broker.ledger import Ledger
-from broker.pipeline import Pipeline
-from broker.reaper import Reaper
-from broker.signing import SigningKey, SigningKeyError
-from broker.worktrees import Worktrees
+from broker.agent.agent import SkillAgent
+from broker.agent.signing import SigningKey, SigningKeyError
+from broker.ledger.ledger import Ledger
+from broker.pipeline.pipeline import Pipeline
+from broker.pipeline.reaper import Reaper
+from broker.worktrees.worktrees import Worktrees
 from bus.destination import Policy
-from bus.vitals import Stats
+from bus.discovery.vitals import Stats
 from skills import Catalog, PackContext
 
 from .release import installed_version
@@ -133,7 +133,7 @@ class House:
         if self._push is None:
             return
         # Loaded here, since a call of the command line needs no HTTP client.
-        from broker.push_delivery import PushDelivery
+        from broker.push.delivery import PushDelivery
         from bus.webhook import Webhooks
 
         outbox, webhooks = self.ledger.outbox(self.instance), Webhooks(self._push)

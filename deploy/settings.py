@@ -24,7 +24,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from broker.policy import HostPolicy
+from broker.grants.policy import HostPolicy
 from bus.destination import allowed
 from deploy.logs import mask
 from deploy.urls import SECRET_KEY, check_amqp_url, is_http_url, shown_url

@@ -10,11 +10,11 @@ from typing import Any, TypeVar
 
 import bus
 from bus import topology
-from bus.dead import DeadLetterReader, read_dead_letters
+from bus.dead.reader import DeadLetterReader, read_dead_letters
+from bus.discovery.vitals import Stats
 from bus.driver import Connection
 from bus.link import Link
 from bus.target import driver_for
-from bus.vitals import Stats
 
 from .house import House
 from .readiness import Readiness

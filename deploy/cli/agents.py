@@ -14,7 +14,7 @@ from .ping import broker_of
 from .work import perform
 
 if TYPE_CHECKING:
-    from bus.vitals import Heartbeat
+    from bus.discovery.vitals import Heartbeat
     from deploy.settings import Settings
 
 LOOK = 1.0
@@ -68,8 +68,8 @@ def agents(
 
 
 async def _list(settings: "Settings", broker: str, agent: str | None, wait: float) -> tuple[list[dict[str, Any]], int]:
-    from bus.control import ask
-    from bus.vitals import Info, Stats
+    from bus.discovery.control import ask
+    from bus.discovery.vitals import Info, Stats
 
     from .hearing import silent
 
@@ -93,7 +93,7 @@ async def _list(settings: "Settings", broker: str, agent: str | None, wait: floa
 
 async def _watch(settings: "Settings", broker: str, agent: str | None, *, as_json: bool) -> None:
     import bus
-    from bus.heartbeats import watch
+    from bus.discovery.heartbeats import watch
 
     from .hearing import silent
 

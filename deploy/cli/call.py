@@ -38,7 +38,7 @@ from .work import perform
 if TYPE_CHECKING:
     from broker.sessions import Credential
     from bus import Client
-    from bus.leg import StreamEvent
+    from bus.client.leg import StreamEvent
     from deploy.settings import Settings
 
 LOOK = 1.0

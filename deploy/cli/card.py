@@ -88,8 +88,8 @@ async def _card(settings: "Settings", credential: "Credential") -> dict[str, Any
 
 
 def _own_keys(settings: "Settings") -> dict[str, Any]:
-    from broker.card import jwks
-    from broker.signing import SigningKey, SigningKeyError
+    from broker.agent.card import jwks
+    from broker.agent.signing import SigningKey, SigningKeyError
 
     try:
         return jwks(SigningKey.load(settings.signing_key))
@@ -114,7 +114,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _verified(found: dict[str, Any], trusted: dict[str, Any]) -> str:
-    from broker.card import BadSignature, verify
+    from broker.agent.card import BadSignature, verify
 
     try:
         return verify(found, trusted)

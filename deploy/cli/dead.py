@@ -18,8 +18,8 @@ from .work import perform
 
 if TYPE_CHECKING:
     from broker.sessions import Credential
-    from bus.letter import Letter
-    from bus.parked import Parked
+    from bus.dead.letter import Letter
+    from bus.dead.parked import Parked
     from deploy.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="The dead letters: requests that no worker answered.")
@@ -131,7 +131,7 @@ def _settings(config: Path | None, amqp_url: str | None, prefix: str | None) -> 
 
 @asynccontextmanager
 async def _parked(settings: "Settings") -> AsyncIterator["Parked"]:
-    from bus.parked import parked_letters
+    from bus.dead.parked import parked_letters
 
     from .hearing import silent
 

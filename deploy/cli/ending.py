@@ -11,7 +11,7 @@ from .options import ConfigFile, LedgerPath, StateDir, WorkspacesDir, existing_l
 from .work import perform
 
 if TYPE_CHECKING:
-    from broker.worktrees import Removed
+    from broker.worktrees.worktrees import Removed
     from deploy.settings import Settings
 
 
@@ -44,7 +44,7 @@ def end(
 
 
 async def _end(settings: "Settings", episode: str, keep: bool, discard: bool) -> None:
-    from broker.worktrees import Uncommitted
+    from broker.worktrees.worktrees import Uncommitted
     from deploy.house import open_worktrees
 
     from .opening import turn

@@ -52,11 +52,11 @@ def failure_of(error: Exception, *, called: bool = False) -> Failure | None:
 def _ledger_failure(error: Exception) -> Failure | None:
     from sqlalchemy.exc import DBAPIError
 
-    from broker.database import LedgerError
-    from broker.provenance import NotFound
+    from broker.chain.provenance import NotFound
+    from broker.ledger.database import LedgerError
+    from broker.ledger.watch import LedgerUnavailable
     from broker.sessions import SessionError
-    from broker.watch import LedgerUnavailable
-    from broker.worktrees import WorktreeError
+    from broker.worktrees.worktrees import WorktreeError
     from deploy.settings import SettingsError
 
     if isinstance(error, NotFound | LedgerError | SessionError | WorktreeError):

@@ -12,7 +12,7 @@ from .options import ConfigFile, Json, LedgerPath, StateDir, existing_ledger, se
 from .work import perform
 
 if TYPE_CHECKING:
-    from broker.ledger import Ledger, LogEntry
+    from broker.ledger.ledger import Ledger, LogEntry
     from deploy.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="The log of calls: read it, and check what it says.")
@@ -108,7 +108,7 @@ async def _show(ledger: "Ledger", entries: list["LogEntry"], *, as_json: bool) -
 
 
 async def _verify(settings: "Settings", episodes: list[str], *, as_json: bool) -> None:
-    from broker.provenance import Provenance
+    from broker.chain.provenance import Provenance
 
     async with existing_ledger(settings) as ledger:
         provenance = Provenance(ledger)

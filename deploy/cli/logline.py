@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .screen import legible, style
 
 if TYPE_CHECKING:
-    from broker.ledger import Ledger, LogEntry
+    from broker.ledger.ledger import Ledger, LogEntry
 
 
 @dataclass(frozen=True, slots=True)

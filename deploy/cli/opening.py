@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from .failure import Failure
 
 if TYPE_CHECKING:
-    from broker.ledger import Ledger
+    from broker.ledger.ledger import Ledger
     from broker.sessions import Credential, Session
-    from broker.worktrees import Worktrees
+    from broker.worktrees.worktrees import Worktrees
 
 LOOK = 0.02
 """Seconds between two looks whether another has opened or ended its episode."""
@@ -86,7 +86,7 @@ class Opening:
             raise Failure(f"--out {out}: the folder {out.parent} is not there, or can't be written")
 
     async def _check_repo(self, repo: Path) -> None:
-        from broker.repository import Repository
+        from broker.worktrees.repository import Repository
 
         repository = Repository(repo)
         if shutil.which("git") is None:

@@ -12,7 +12,7 @@ from . import screen
 from .failure import Failure
 
 if TYPE_CHECKING:
-    from broker.ledger import Ledger
+    from broker.ledger.ledger import Ledger
     from deploy.settings import Settings
 
 _WHERE = "Settings (see `skillbus config`)"

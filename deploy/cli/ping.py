@@ -12,8 +12,8 @@ from .options import BrokerUrl, ConfigFile, Json, Prefix, settings_from
 from .work import perform
 
 if TYPE_CHECKING:
-    from bus.control import Answer, Answers
-    from bus.vitals import Pong
+    from bus.discovery.control import Answer, Answers
+    from bus.discovery.vitals import Pong
     from deploy.settings import Settings
 
 _OWN_END = re.compile(r"-[0-9a-f]{8}")
@@ -65,8 +65,8 @@ def ping(
 
 
 async def _ask(settings: "Settings", agent: str, wait: float) -> "Answers[Pong]":
-    from bus.control import ask
-    from bus.vitals import Pong
+    from bus.discovery.control import ask
+    from bus.discovery.vitals import Pong
 
     from .hearing import silent
 

@@ -13,7 +13,7 @@ from .options import ConfigFile, LedgerPath, StateDir, existing_ledger, settings
 from .work import perform
 
 if TYPE_CHECKING:
-    from broker.trailer import Trailer
+    from broker.chain.trailer import Trailer
     from deploy.settings import Settings
 
 _RANGE = re.compile(r"([1-9]\d{0,17})-([1-9]\d{0,17})", re.ASCII)
@@ -72,7 +72,7 @@ def _text(given: str) -> str:
 
 
 def _trailers(text: str) -> "list[Trailer]":
-    from broker.trailer import Trailer, TrailerError
+    from broker.chain.trailer import Trailer, TrailerError
 
     try:
         return Trailer.read(text)
@@ -81,8 +81,8 @@ def _trailers(text: str) -> "list[Trailer]":
 
 
 async def _print(settings: "Settings", episode: str, first: int, last: int | None) -> None:
-    from broker.provenance import Provenance
-    from broker.trailer import TrailerError
+    from broker.chain.provenance import Provenance
+    from broker.chain.trailer import TrailerError
 
     async with existing_ledger(settings) as ledger:
         found = Provenance(ledger)
@@ -100,7 +100,7 @@ async def _print(settings: "Settings", episode: str, first: int, last: int | Non
 
 
 async def _verify(settings: "Settings", trailers: "list[Trailer]") -> None:
-    from broker.provenance import Provenance
+    from broker.chain.provenance import Provenance
 
     wrong = 0
     async with existing_ledger(settings) as ledger:

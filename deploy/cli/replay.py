@@ -15,7 +15,7 @@ from .options import ConfigFile, Json, LedgerPath, Packs, StateDir, ToolsDirs, e
 from .work import perform
 
 if TYPE_CHECKING:
-    from broker.replay import Replayed
+    from broker.chain.replay import Replayed
     from deploy.settings import Settings
 
 # What `why` reads as a call; everything else is the name of an episode.
@@ -61,8 +61,8 @@ def replay(
 
 
 async def _replay(settings: "Settings", target: str | None, episode: str | None, *, as_json: bool) -> None:
-    from broker.provenance import Provenance
-    from broker.replay import Replay
+    from broker.chain.provenance import Provenance
+    from broker.chain.replay import Replay
     from skills import Catalog, PackContext
 
     context = PackContext(settings.tools, dict(os.environ), state_dir=settings.state_dir)

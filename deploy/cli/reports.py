@@ -8,7 +8,7 @@ from . import screen
 from .failure import Failure
 
 if TYPE_CHECKING:
-    from bus.leg import StreamEvent
+    from bus.client.leg import StreamEvent
 
 
 class Reports:

@@ -29,8 +29,8 @@ from .options import (
 from .work import perform
 
 if TYPE_CHECKING:
-    from broker.grants import Grant
-    from broker.ledger import Ledger
+    from broker.grants.grant import Grant
+    from broker.ledger.ledger import Ledger
     from broker.sessions import Session
     from deploy.settings import Settings
 
@@ -154,7 +154,7 @@ def revoke(
 
 
 def _grants(texts: list[str], file: Path | None, preset: str | None, budget: int | None) -> "list[Grant]":
-    from broker.grants import PRESETS, Grant, GrantError, grants_from_table, parse_grant
+    from broker.grants.grant import PRESETS, Grant, GrantError, grants_from_table, parse_grant
 
     never = 1 << 62  # minting shortens it to the session's own end
     now = int(time.time())
@@ -195,7 +195,7 @@ def _document(file: Path) -> dict[str, Any]:
 
 def _doubts(settings: "Settings", grants: "list[Grant]", ttl: int) -> list[str]:
     """What is to be said of the grants by which nothing can be called on this host."""
-    from broker.prospects import futility
+    from broker.grants.prospects import futility
     from skills import Catalog, PackContext
 
     context = PackContext(settings.tools, dict(os.environ), state_dir=settings.state_dir)

@@ -106,7 +106,7 @@ async def _left(settings: "Settings", credential: "Credential") -> dict[tuple[st
     """What is left of each budget; None where the ledger of this session is not on this machine."""
     if not ledger_is_here(settings):
         return None
-    from broker.grants import seeded_budget
+    from broker.grants.grant import seeded_budget
     from deploy.house import open_ledger
 
     async with await open_ledger(settings) as ledger:

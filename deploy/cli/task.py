@@ -40,7 +40,7 @@ from .work import perform
 if TYPE_CHECKING:
     from broker.sessions import Credential
     from bus import Client
-    from bus.leg import StreamEvent
+    from bus.client.leg import StreamEvent
     from deploy.settings import Settings
 
 app = typer.Typer(no_args_is_help=True, help="The tasks of calls: what runs, what came of it, and how to end it.")

@@ -14,8 +14,8 @@ from .options import ConfigFile, Json, LedgerPath, StateDir, existing_ledger, se
 from .work import perform
 
 if TYPE_CHECKING:
-    from broker.links import Walk
-    from broker.operations import Receipt
+    from broker.chain.links import Walk
+    from broker.ledger.operations import Receipt
     from deploy.settings import Settings
 
 MAX_DIGITS = 18
@@ -57,7 +57,7 @@ def why(
 async def _why(
     settings: "Settings", target: str, episode: str | None, task: dict[str, Any] | None, *, as_json: bool
 ) -> None:
-    from broker.provenance import Provenance
+    from broker.chain.provenance import Provenance
 
     index = _ENTRY.fullmatch(target)
     if index is not None and len(index[1]) > MAX_DIGITS:
@@ -101,7 +101,7 @@ def _as_json(walk: "Walk") -> dict[str, Any]:
 
 def _is_told(task: dict[str, Any], receipt: "Receipt") -> bool:
     """Whether a task is what the agent answers for this call, word for word."""
-    from broker.answers import finished
+    from broker.agent.answers import finished
 
     told = json.loads(orjson.dumps(finished(receipt)))
     return all(task.get(name) == value for name, value in told.items())

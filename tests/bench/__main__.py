@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.table import Table
 
 import bus
-from broker.grants import Grant
-from broker.ledger import Ledger
-from broker.provenance import Provenance
+from broker.chain.provenance import Provenance
+from broker.grants.grant import Grant
+from broker.ledger.ledger import Ledger
 from broker.sessions import Credential, mint
-from broker.worktrees import Worktrees
+from broker.worktrees.worktrees import Worktrees
 from deploy.rabbitmq import PrivateNode
 
 from . import bare, echo, handlers, soak

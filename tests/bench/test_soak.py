@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import bus
-from broker.agent import SkillAgent
-from broker.ledger import Ledger
-from broker.pipeline import Pipeline
+from broker.agent.agent import SkillAgent
+from broker.ledger.ledger import Ledger
+from broker.pipeline.pipeline import Pipeline
 from broker.sessions import Credential
-from broker.worktrees import Worktrees
+from broker.worktrees.worktrees import Worktrees
 from skills import Catalog, PackContext
 from tests.bench import echo, soak
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from broker.agent import SkillAgent
-from broker.grants import Grant
-from broker.ledger import Ledger
-from broker.pipeline import Asked, Pipeline
+from broker.agent.agent import SkillAgent
+from broker.grants.grant import Grant
+from broker.ledger.ledger import Ledger
+from broker.pipeline.pipeline import Asked, Pipeline
 from broker.sessions import Credential, Session, mint
-from broker.worktrees import Worktrees
+from broker.worktrees.worktrees import Worktrees
 from skills import Catalog, Context, Contract, Done, Effect, EffectResult, Failed, Outcome, Plan, PlannedEffect, Skill
 
 from .house import House

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from broker.agent import SkillAgent
+from broker.agent.agent import SkillAgent
 from broker.sessions import Credential
 from bus import Request, Unsigned
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from broker import records
-from broker.ledger import Ledger
-from broker.pipeline import Asked, Pipeline
-from broker.provenance import Provenance
-from broker.replay import Replay
+from broker.chain import records
+from broker.chain.provenance import Provenance
+from broker.chain.replay import Replay
+from broker.ledger.ledger import Ledger
+from broker.pipeline.pipeline import Asked, Pipeline
 from broker.sessions import Session
 from skills import Catalog, Context, Contract, Done, Effect, Failed, Outcome, Plan, PlannedEffect, Skill
 

@@ -9,15 +9,17 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
-from broker import answers, records, schema
-from broker.grants import PRESETS, Grant, sees
-from broker.ledger import Ledger
-from broker.pipeline import Asked, Pipeline
-from broker.provenance import Provenance
-from broker.replay import Replay
+from broker.agent import answers
+from broker.chain import records
+from broker.chain.provenance import Provenance
+from broker.chain.replay import Replay
+from broker.grants.grant import PRESETS, Grant, sees
+from broker.ledger import schema
+from broker.ledger.ledger import Ledger
+from broker.ledger.settlement import Receipt
+from broker.pipeline.pipeline import Asked, Pipeline
 from broker.sessions import Session, mint
-from broker.settlement import Receipt
-from broker.worktrees import Worktrees
+from broker.worktrees.worktrees import Worktrees
 from bus import SkillNotFound
 from skills import Catalog, PackContext, canonical
 from skills.ailang import pack

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import bus
-from broker.agent import SkillAgent
-from broker.ledger import Ledger
-from broker.pipeline import Pipeline, task_id
+from broker.agent.agent import SkillAgent
+from broker.ledger.ledger import Ledger
+from broker.pipeline.pipeline import Pipeline, task_id
 from broker.sessions import Credential
-from broker.worktrees import Worktrees
+from broker.worktrees.worktrees import Worktrees
 from skills import Catalog, Context, Done, Outcome, PlannedEffect, Skill
 from tests.conformance.stage import soon
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.agent import SkillAgent
-from broker.grants import Grant
-from broker.ledger import Ledger
-from broker.pipeline import Pipeline
+from broker.agent.agent import SkillAgent
+from broker.grants.grant import Grant
+from broker.ledger.ledger import Ledger
+from broker.pipeline.pipeline import Pipeline
 from broker.sessions import mint
-from broker.worktrees import Worktrees
+from broker.worktrees.worktrees import Worktrees
 from skills import Catalog, PackContext
 from skills.host import pack
 from tests.skills.host.post import Post, post_office

@@ -11,15 +11,15 @@ import orjson
 import pytest
 
 import bus
-from broker.agent import SCHEMAS, SkillAgent
-from broker.grants import parse_grant
-from broker.ledger import Ledger
-from broker.operations import Receipt
-from broker.pipeline import Asked, Pipeline
-from broker.policy import UNRESTRICTED, HostPolicy
-from broker.provenance import Provenance
+from broker.agent.agent import SCHEMAS, SkillAgent
+from broker.chain.provenance import Provenance
+from broker.grants.grant import parse_grant
+from broker.grants.policy import UNRESTRICTED, HostPolicy
+from broker.ledger.ledger import Ledger
+from broker.ledger.operations import Receipt
+from broker.pipeline.pipeline import Asked, Pipeline
 from broker.sessions import mint
-from broker.worktrees import Worktrees
+from broker.worktrees.worktrees import Worktrees
 from skills import Catalog, Context, Contract, Done, Outcome, PackContext, Plan, PlannedEffect, Skill
 from skills.host import pack
 

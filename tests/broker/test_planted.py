@@ -21,12 +21,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.agent import SkillAgent
-from broker.grants import Grant
-from broker.ledger import Ledger
-from broker.pipeline import Pipeline
+from broker.agent.agent import SkillAgent
+from broker.grants.grant import Grant
+from broker.ledger.ledger import Ledger
+from broker.pipeline.pipeline import Pipeline
 from broker.sessions import mint
-from broker.worktrees import Worktrees
+from broker.worktrees.worktrees import Worktrees
 from deploy import logs
 from skills import Catalog, PackContext
 from skills.redaction.known import forget

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from broker.constraints import Constraints
-from broker.facts import Facts
-from broker.grants import PRESETS
+from broker.grants.constraints import Constraints
+from broker.grants.facts import Facts
+from broker.grants.grant import PRESETS
 from skills import Contract, PackContext, Risk
 from skills.host import pack
 from tests.vectors import parametrize, rows

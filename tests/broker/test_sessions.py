@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.grants import Grant
+from broker.grants.grant import Grant
 from broker.sessions import MAX_LIFETIME, Credential, Session, SessionError, claimed_session, mint, verify
 from bus import Request, Unauthenticated, Unsigned
 from tests.vectors import parametrize

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from broker.pipeline import task_id
+from broker.pipeline.pipeline import task_id
 from broker.sessions import Credential, SessionError, claimed_session
 from bus import Request, Unauthenticated
 from tests.skills.vectors import expand

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 import bus
-from bus import amqp
-from bus.amqp import Amqp
+from bus.amqp import connection as amqp
+from bus.amqp.connection import Amqp
 from bus.capabilities import REFUSED, TABLE, Capabilities, Capability, capabilities
 
 

@@ -48,7 +48,7 @@ def test_a_hop_keeps_half_a_second() -> None:
 
 
 async def test_a_body_s_own_tenant_stands() -> None:
-    from bus.order import order
+    from bus.client.order import order
 
     def tenant(body: dict[str, str] | bytes) -> str | None:
         made = order(

@@ -10,7 +10,7 @@ import pytest
 from bus import Backoff, ConnectionLost, MemoryBroker, Patience, Refused, State
 from bus.driver import Connection, Outgoing, Properties
 from bus.link import Link
-from bus.memory import MemoryConnection
+from bus.memory.broker import MemoryConnection
 from tests.conformance.stage import soon, until
 
 QUICK = Patience(connect=5.0, confirm=0.2, backoff=Backoff(first=0.001, most=0.01))

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import bus
-from bus import events, leg, reply, server, stream
+from bus.client import leg, stream
 from bus.limits import Limits
+from bus.server import events, reply, server
 
 ROOT = Path(bus.__file__).parents[1]
 PAGE = (ROOT / "docs" / "bus.md").read_text()

@@ -14,7 +14,7 @@ import bus
 from bus import BusError, Limits, Names, wire
 from bus.driver import Outgoing, Properties
 from bus.wire import Address
-from tests.bus.test_frames import PROPERTIES
+from tests.bus.amqp.test_frames import PROPERTIES
 
 LIMITS = Limits()
 NOW = 1_800_000_000.0

@@ -21,12 +21,12 @@ from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 
 import bus
-from broker.agent import SkillAgent
-from broker.grants import Grant
-from broker.ledger import Ledger
-from broker.pipeline import Pipeline
+from broker.agent.agent import SkillAgent
+from broker.grants.grant import Grant
+from broker.ledger.ledger import Ledger
+from broker.pipeline.pipeline import Pipeline
 from broker.sessions import Credential, mint
-from broker.worktrees import Worktrees
+from broker.worktrees.worktrees import Worktrees
 from bus.destination import Policy
 from bus.interface import Interface
 from bus.sdk import register, sdk_agent

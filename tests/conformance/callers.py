@@ -15,8 +15,8 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 
 import bus
 from bus import BusError
-from bus.a2a_sdk import REQUESTS, to_bus
 from bus.names import STREAMING
+from bus.sdk.agent import REQUESTS, to_bus
 from tests.conformance.stage import WAIT, soon
 
 RESPONSES: dict[str, Any] = {

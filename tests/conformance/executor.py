@@ -11,7 +11,7 @@ from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskSt
 from a2a.types import a2a_pb2 as pb
 from a2a.utils.errors import ContentTypeNotSupportedError
 
-from bus.sdk import within
+from bus.sdk.transport import within
 
 
 class Sample(AgentExecutor):

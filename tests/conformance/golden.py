@@ -18,9 +18,10 @@ from unittest.mock import patch
 from uuid import UUID
 
 import bus
-from bus import MemoryBroker, Reply, Request, frames
+from bus import MemoryBroker, Reply, Request
+from bus.amqp import frames
 from bus.driver import Outgoing
-from bus.memory import MemoryConnection
+from bus.memory.broker import MemoryConnection
 
 FOLDER = Path(__file__).parent / "golden"
 PAGE = Path(__file__).parents[2] / "docs" / "binding.md"
@@ -185,12 +186,12 @@ def recorded() -> Iterator[list[Outgoing]]:
     clock, number = SimpleNamespace(time=lambda: NOW), UUID(int=0x5B1C)
     with (
         patch.object(MemoryConnection, "publish", record),
-        patch("bus.client.time", clock),
-        patch("bus.order.time", clock),
-        patch("bus.server.time", clock),
-        patch("bus.client.APP_ID", "example/1.0"),
+        patch("bus.client.client.time", clock),
+        patch("bus.client.order.time", clock),
+        patch("bus.server.server.time", clock),
+        patch("bus.client.client.APP_ID", "example/1.0"),
         patch("bus.names.uuid4", lambda: number),
-        patch("bus.reply.uuid4", lambda: number),
+        patch("bus.server.reply.uuid4", lambda: number),
     ):
         yield messages
 

@@ -6,10 +6,13 @@ from dataclasses import MISSING, fields
 from pathlib import Path
 
 import bus
-from bus import control, hop, names, reply, server, stream
+from bus import hop, names
+from bus.client import stream
+from bus.discovery import control
+from bus.discovery.vitals import INTERVAL, MOST_INTERVAL, Heartbeat, Info, Pong, Stats
 from bus.limits import Limits
 from bus.link import State
-from bus.vitals import INTERVAL, MOST_INTERVAL, Heartbeat, Info, Pong, Stats
+from bus.server import reply, server
 from tests.conformance import golden
 
 PAGE = golden.PAGE.read_text(encoding="utf-8")

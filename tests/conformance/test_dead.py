@@ -10,11 +10,12 @@ import orjson
 import pytest
 
 import bus
-from bus import Reply, Request, letter, topology
-from bus.dead import DeadLetterReader, read_dead_letters
+from bus import Reply, Request, topology
+from bus.dead import letter
+from bus.dead.letter import Letter
+from bus.dead.parked import Parked, parked_letters
+from bus.dead.reader import DeadLetterReader, read_dead_letters
 from bus.driver import Outgoing, Properties
-from bus.letter import Letter
-from bus.parked import Parked, parked_letters
 from tests.conformance.stage import PATIENCE, Mailbox, RabbitStage, Stage, soon, until
 from tests.conformance.test_calls import echo
 from tests.conformance.test_limits import Gate

@@ -10,10 +10,11 @@ from a2a.types import a2a_pb2 as pb
 from google.protobuf.json_format import ParseDict
 
 import bus
-from bus import frames, wire
-from bus.a2a_sdk import REQUESTS
+from bus import wire
+from bus.amqp import frames
 from bus.driver import Outgoing, Properties
 from bus.limits import Limits
+from bus.sdk.agent import REQUESTS
 from tests.conformance import golden
 
 ANSWERS = {

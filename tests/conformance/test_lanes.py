@@ -9,7 +9,7 @@ import pytest
 
 import bus
 from bus import Reply, Request, Retry
-from bus.server import ASKING_SLOTS
+from bus.server.server import ASKING_SLOTS
 from tests.conformance.stage import Stage, soon, until
 
 HELLO: dict[str, Any] = {"role": "ROLE_USER", "parts": [{"text": "hello"}]}
@@ -94,7 +94,7 @@ async def test_a_hundred_subscribers_leave_room_for_a_cancel(stage: Stage) -> No
 
 
 async def test_subscriptions_have_a_bound_and_a_cancel_has_none(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bus.server.SUBSCRIPTIONS", 2)
+    monkeypatch.setattr("bus.server.server.SUBSCRIPTIONS", 2)
     agent = Busy()
     server = await stage.serve("busy", agent)
     client = await stage.connect(retry=ONCE)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from bus import State
-from bus.control import CANCEL, ask, key
+from bus.discovery.control import CANCEL, ask, key
+from bus.discovery.heartbeats import Registry, Watch, watch
+from bus.discovery.presence import Presence
+from bus.discovery.vitals import Heartbeat, Info, Pong, Stats
 from bus.driver import Binding, Outgoing, Properties, Queue
-from bus.heartbeats import Registry, Watch, watch
-from bus.presence import Presence
-from bus.vitals import Heartbeat, Info, Pong, Stats
 from tests.conformance.stage import PATIENCE, MemoryStage, Stage, soon, until
 from tests.conformance.test_calls import echo
 

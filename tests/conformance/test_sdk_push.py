@@ -18,7 +18,7 @@ import bus
 from bus import Backoff
 from bus.destination import Policy
 from bus.sdk import AmqpTransport, sdk_agent
-from bus.sdk_push import WebhookSender, validator
+from bus.sdk.push import WebhookSender, validator
 from bus.webhook import Webhooks
 from tests.bus.test_destination import Names
 from tests.conformance import executor

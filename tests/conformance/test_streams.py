@@ -11,7 +11,7 @@ import pytest
 import bus
 from bus import Reply, Request, Retry, StreamCut, StreamEvent
 from bus.driver import Queue
-from bus.events import WINDOW
+from bus.server.events import WINDOW
 from tests.conformance.stage import Stage, soon, until
 
 STREAM = "SendStreamingMessage"
@@ -187,7 +187,7 @@ async def test_a_silent_agent_is_kept_alive(stage: Stage) -> None:
 
 @pytest.mark.parametrize(("asked", "seconds"), [("0.01", 1.0), ("7", 7.0), ("900", 60.0), ("no", 10.0), ("nan", 10.0)])
 def test_how_long_a_stream_is_silent(asked: str, seconds: float) -> None:
-    from bus.reply import _keepalive
+    from bus.server.reply import _keepalive
 
     assert _keepalive(asked, 10.0) == seconds
 
@@ -617,7 +617,7 @@ async def test_the_deadline_stands_above_all(stage: Stage) -> None:
 
 
 async def test_a_slow_reader_is_cut_and_comes_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bus.leg.BUFFER", 10)
+    monkeypatch.setattr("bus.client.leg.BUFFER", 10)
     agent = Logged(100, hold_at=1)
     server = await stage.serve("logged", agent)
     client = await stage.connect()
@@ -635,7 +635,7 @@ async def test_a_slow_reader_is_cut_and_comes_back(stage: Stage, monkeypatch: py
 
 
 async def test_cuts_of_a_slow_reader_cost_few_events(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bus.leg.BUFFER", 500)
+    monkeypatch.setattr("bus.client.leg.BUFFER", 500)
     total = 10_000
     agent = Logged(total)
     server = await stage.serve("logged", agent)

@@ -17,7 +17,7 @@ from google.protobuf.json_format import MessageToDict, ParseDict
 
 import bus
 from broker.sessions import Credential
-from bus.sdk import register
+from bus.sdk.transport import register
 from tests.deploy.conftest import LIMIT, Ended, Home
 from tests.skills.ailang.standin import QUIET, StandIn
 from tests.skills.ailang.transcripts import TRANSCRIPTS

@@ -12,10 +12,10 @@ import pytest
 
 import bus
 from bus import State, topology
+from bus.discovery.presence import Presence
+from bus.discovery.vitals import Heartbeat, Info, Stats
 from bus.driver import Outgoing, Properties
-from bus.presence import Presence
 from bus.target import driver_for
-from bus.vitals import Heartbeat, Info, Stats
 from tests.deploy.conftest import LIMIT, Ended, Home, until
 from tests.deploy.test_worker import Crew, crew
 

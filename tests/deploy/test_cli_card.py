@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.signing import SigningKey
+from broker.agent.signing import SigningKey
 from tests.deploy.conftest import Ended, Home
 
 Skillbus = Callable[..., Ended]

@@ -13,7 +13,7 @@ import pytest
 import bus
 from broker.sessions import Credential
 from bus import Unsigned, topology
-from bus.dead import read_dead_letters
+from bus.dead.reader import read_dead_letters
 from bus.driver import Connection, Outgoing, Properties
 from bus.target import driver_for
 from tests.conformance.stage import PATIENCE, Mailbox

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.worktrees import Removed, Worktrees
+from broker.worktrees.worktrees import Removed, Worktrees
 from tests.deploy.conftest import Ended, Home
 from tests.deploy.test_cli_session import git, listed
 

@@ -151,7 +151,7 @@ def test_nothing_is_half_done_when_the_ledger_does_not_take_the_session(
     async def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("broker.ledger.Ledger.add_session", refuse)
+    monkeypatch.setattr("broker.ledger.ledger.Ledger.add_session", refuse)
     options = ["--repo", str(repository)] if with_repository else []
     ended = skillbus("session", "new", "ep1", "-g", "A=b:1", "--out", "c", *options)
     assert ended.code == 1
@@ -196,7 +196,7 @@ def test_a_worktree_that_was_there_before_stays(
     async def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("broker.ledger.Ledger.add_session", refuse)
+    monkeypatch.setattr("broker.ledger.ledger.Ledger.add_session", refuse)
     assert skillbus("session", "new", "ep1", "-g", "A=b:1").code == 1
     assert (home.workspaces / "ep1").is_dir()
 
@@ -320,7 +320,7 @@ def test_an_ambiguous_prefix_revokes_nothing(
     async def alike(self: object, *, episode: str | None = None) -> list[object]:
         return [type("Session", (), {"id": "ab" * 4 + str(s["credentialId"])[8:]})() for s in sessions]
 
-    monkeypatch.setattr("broker.ledger.Ledger.list_sessions", alike)
+    monkeypatch.setattr("broker.ledger.ledger.Ledger.list_sessions", alike)
     ended = skillbus("session", "revoke", "abababab")
     assert ended.code == 1
     assert "2 sessions begin with abababab" in ended.err

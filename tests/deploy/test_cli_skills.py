@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.agent import SCHEMAS
+from broker.agent.agent import SCHEMAS
 from deploy.cli import skills as module
 from tests.deploy.conftest import Ended
 

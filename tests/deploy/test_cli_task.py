@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import bus
-from bus.leg import StreamEvent
+from bus.client.leg import StreamEvent
 from deploy.cli import task as module
 from deploy.cli.failure import Failure
 from deploy.cli.reports import Reports

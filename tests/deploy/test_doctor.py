@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 import bus
-from broker import schema
-from broker.grants import Grant
-from broker.ledger import Ledger
+from broker.grants.grant import Grant
+from broker.ledger import schema
+from broker.ledger.ledger import Ledger
 from broker.sessions import mint
-from bus import amqp, topology
+from bus import topology
+from bus.amqp import connection as amqp
 from bus.capabilities import Capabilities
 from bus.driver import Outgoing, Properties, Queue
 from bus.target import driver_for

@@ -7,7 +7,7 @@ import pytest
 import bus
 import deploy
 from broker import Grant, SigningKey, mint
-from broker.card import jwks, verify
+from broker.agent.card import jwks, verify
 from deploy.house import House
 from deploy.settings import Settings, SettingsError
 

@@ -16,11 +16,11 @@ import pytest
 
 import bus
 from bus import topology
-from bus.control import ask
+from bus.discovery.control import ask
+from bus.discovery.heartbeats import watch
+from bus.discovery.vitals import Pong
 from bus.driver import Binding, Connection, Exchange, Outgoing, Part, Properties, Queue
-from bus.heartbeats import watch
 from bus.target import driver_for
-from bus.vitals import Pong
 from deploy.rabbitmq import PrivateNode
 from tests.conformance.stage import PATIENCE, soon
 from tests.conformance.test_calls import HELLO

@@ -11,7 +11,7 @@ import pytest
 
 import bus
 from broker import Provenance
-from broker.ledger import Ledger
+from broker.ledger.ledger import Ledger
 from broker.sessions import Credential
 from deploy.rabbitmq import PrivateNode
 from tests.deploy.conftest import LIMIT, Ended, Home, until

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import bus
-from broker.grants import Grant
-from broker.ledger import Ledger
-from broker.provenance import Provenance
+from broker.chain.provenance import Provenance
+from broker.grants.grant import Grant
+from broker.ledger.ledger import Ledger
 from broker.sessions import Credential, mint
-from broker.worktrees import Worktrees
+from broker.worktrees.worktrees import Worktrees
 
 PACK = "tests.faults.pack:pack"
 ROOT = Path(__file__).parents[2]

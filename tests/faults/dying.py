@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import bus
-from broker.agent import SkillAgent
-from broker.ledger import Ledger
-from broker.operations import Closing, Receipt
-from broker.pipeline import Pipeline
-from broker.worktrees import Worktrees
+from broker.agent.agent import SkillAgent
+from broker.ledger.ledger import Ledger
+from broker.ledger.operations import Closing, Receipt
+from broker.pipeline.pipeline import Pipeline
+from broker.worktrees.worktrees import Worktrees
 from bus.destination import Policy
 from skills import Catalog, PackContext
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from broker.planned import LONG
+from broker.pipeline.planned import LONG
 from skills import Context, Contract, Done, Effect, Outcome, PackContext, Plan, PlannedEffect, Skill
 
 OBJECT: dict[str, Any] = {"type": "object"}

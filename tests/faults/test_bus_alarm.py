@@ -9,10 +9,10 @@ import pytest
 
 import bus
 from bus import Reply, Request, State
-from bus.control import ask
-from bus.heartbeats import watch
-from bus.presence import Presence
-from bus.vitals import Info, Pong, Stats
+from bus.discovery.control import ask
+from bus.discovery.heartbeats import watch
+from bus.discovery.presence import Presence
+from bus.discovery.vitals import Info, Pong, Stats
 from deploy.rabbitmq import PrivateNode
 from tests.conformance.stage import soon, until
 from tests.faults.conftest import Site

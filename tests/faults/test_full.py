@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.planned import task_id
+from broker.pipeline.planned import task_id
 from bus import Names
 from bus.target import driver_for
 

@@ -11,10 +11,10 @@ import aio_pika
 import pytest
 
 import bus
-from broker.planned import task_id
+from broker.pipeline.planned import task_id
 from bus import Names, State
-from bus.control import ask
-from bus.vitals import Stats
+from bus.discovery.control import ask
+from bus.discovery.vitals import Stats
 
 from .conftest import Site, message, outcome
 from .test_long import Marks

@@ -10,7 +10,7 @@ import aio_pika
 import pytest
 
 import bus
-from broker.planned import task_id
+from broker.pipeline.planned import task_id
 from bus import Names, Retry
 from deploy.rabbitmq import NodeError, PrivateNode
 

@@ -14,8 +14,8 @@ import pytest
 
 import bus
 from bus import Backoff, Patience, Retry, State
-from bus.control import ask
-from bus.vitals import Stats
+from bus.discovery.control import ask
+from bus.discovery.vitals import Stats
 from deploy.rabbitmq import PrivateNode
 from tests.conformance.proxy import Proxy
 from tests.conformance.stage import until

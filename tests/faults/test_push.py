@@ -7,7 +7,7 @@ from pathlib import Path
 import jwt
 import pytest
 
-from broker.signing import SigningKey
+from broker.agent.signing import SigningKey
 from tests.webhooks import Receiver
 
 from .conftest import Site, message, outcome

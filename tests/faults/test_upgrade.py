@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.planned import task_id
+from broker.pipeline.planned import task_id
 
 from .conftest import Site, message, outcome, output
 

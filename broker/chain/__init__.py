@@ -1,0 +1,1 @@
+"""How it is proven: records, the links between them, and the walks along them."""

@@ -1,0 +1,1 @@
+"""What is kept, durably, before anyone is told: the tables, and the transactions upon them."""

@@ -1,0 +1,1 @@
+"""Where effects run: the episodes' worktrees, and the repositories that they come from."""

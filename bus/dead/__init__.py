@@ -1,0 +1,1 @@
+"""What no server answered: the reader that answers for it, and what is kept for people."""

@@ -1,0 +1,1 @@
+"""Who is there: what servers say of themselves, asked for or heard."""

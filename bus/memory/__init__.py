@@ -1,0 +1,1 @@
+"""The in-process broker: the same promises as RabbitMQ, within one process."""
