@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from broker.chain.records import genesis
 from broker.ledger import schema
+from broker.ledger.records import genesis
 from skills import Catalog, PackContext
 from skills.canonical import ref
 

@@ -27,20 +27,21 @@ from bus.discovery.vitals import INTERVAL, Info, Stats
 from skills import Skill
 from skills.canonical import encode, ref
 
+from .. import answers
 from ..ledger.ledger import Ledger
 from ..ledger.tasks import Task
 from ..ledger.waiters import Waiter
 from ..ledger.watch import LedgerUnavailable
 from ..pipeline.pipeline import DEFAULT_DEADLINE, LONG, Asked, Pipeline, task_id
 from ..pipeline.runs import Run
-from ..push.operations import MAX_CONFIGS, PushOperations
 from ..sessions import Session
-from . import answers, parameters
+from . import parameters
 from .admission import Admission
 from .cancels import Cancels
 from .card import SCHEMAS, card_of, sign
 from .listing import Listing
 from .parameters import member
+from .push_operations import MAX_CONFIGS, PushOperations
 from .signing import SigningKey
 from .streams import POLL, Streams
 from .transitions import enter

@@ -11,7 +11,7 @@ from jwt.utils import base64url_decode, base64url_encode
 from bus import BINDING
 from skills import Contract, Skill
 
-from ..pipeline.planned import transition_of
+from ..ledger.records import transition_of
 from .jcs import NoCanonicalForm, canonicalize
 from .signing import SigningKey
 

@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 
 from bus import InvalidParams, Request
 
-ROOT_TASK = "a2a-root-task"
+from ..pipeline.planned import ROOT_TASK
+
 AFTER = "a2a-after-seq"
 
 MAX_INT32 = 2**31 - 1

@@ -11,11 +11,11 @@ import orjson
 
 from bus import DeadlineExceeded, Reply, TaskNotFound, UnsupportedOperation
 
+from .. import answers
 from ..ledger.tasks import Task, chunks_of
 from ..ledger.watch import LedgerUnavailable
 from ..pipeline.pipeline import Pipeline
 from ..pipeline.runs import Run
-from . import answers
 from .listing import MAX_BYTES
 
 LEAD = 0.25

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from bus import IdempotencyConflict, InternalError, InvalidParams, SkillNotFound, Unavailable
 
+from ..ledger.records import transition_of
 from ..pipeline.pipeline import Pipeline
-from ..pipeline.planned import Asked, task_id, transition_of
+from ..pipeline.planned import Asked, task_id
 from ..pipeline.runs import Run
 
 

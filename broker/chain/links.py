@@ -13,10 +13,10 @@ import orjson
 from skills import canonical
 from skills.canonical import ref
 
+from ..ledger import records
 from ..ledger.ledger import LogEntry
+from ..ledger.records import Entry, Object, World, genesis
 from ..pipeline.planned import fingerprint, task_id
-from . import records
-from .records import Entry, Object, World, genesis
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from ..ledger.books import Books, LogEntry
 from ..ledger.ledger import Ledger
+from ..ledger.records import genesis
 from ..ledger.watch import LedgerUnavailable
-from .books import Books, LogEntry
 from .links import Held, Walk, walk
-from .records import genesis
 from .trailer import Trailer
 
 MAX_SCAN = 5000

@@ -16,16 +16,16 @@ from skills import Catalog, PlannedEffect, Skill, canonical
 from ..grants.facts import Facts
 from ..grants.grant import Decision, Grant, decide
 from ..grants.policy import DENIED
+from ..ledger import records
 from ..ledger.ledger import Ledger, LogEntry
+from ..ledger.records import EffectRecord, Object, transition_of
 from ..ledger.watch import LedgerUnavailable
 from ..pipeline import outcomes
 from ..pipeline.outcomes import CANCELED, Ran
-from ..pipeline.planned import Asked, Planned, plan_call, transition_of
+from ..pipeline.planned import Asked, Planned, plan_call
 from ..sessions import Session
-from . import records
 from .links import Held, Walk
 from .provenance import Provenance
-from .records import EffectRecord, Object
 
 Stage = Literal["log", "input", "plan", "request", "decision", "effect", "output", "end", "record"]
 """What of a call is compared, in this order: `end` is its state and outcome, `log` whether its links hold at all."""

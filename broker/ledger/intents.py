@@ -15,12 +15,10 @@ from sqlalchemy.engine import Connection
 
 from skills import Contract, Effect, Plan, PlannedEffect, Skill, canonical
 
-from ..chain import records
-from ..chain.books import bytes_of
-from ..chain.records import Object
-from ..pipeline.planned import transition_of
-from . import schema
+from . import records, schema
+from .books import bytes_of
 from .database import Database
+from .records import Object, transition_of
 
 _call, _object = schema.calls.c, schema.objects.c
 

@@ -6,18 +6,17 @@ from typing import Any
 from sqlalchemy import func, literal, select, union_all, update
 from sqlalchemy.engine import Connection
 
-from ..chain import books
-from ..chain.books import Books, LogEntry, bytes_of
-from ..chain.records import Object, World, genesis
 from ..grants.constraints import UNCONSTRAINED, Constraints
 from ..grants.grant import Grant
-from ..push.configs import PushConfigs
-from ..push.outbox import Outbox
 from ..sessions import Session
-from . import schema
+from . import books, schema
+from .books import Books, LogEntry, bytes_of
 from .database import BUSY, Database, LedgerError, open_database
 from .intents import Intents
 from .operations import Claim, Closing, Progress, Receipt, Reservation
+from .push_configs import PushConfigs
+from .push_outbox import Outbox
+from .records import Object, World, genesis
 from .settlement import insert_missing, receipt_of
 from .tasks import Tasks
 from .waiters import Waiters

@@ -7,10 +7,10 @@ from typing import Any
 from bus import Unavailable
 from skills import Effect
 
-from ..chain.records import Object
 from ..grants.facts import Facts
 from ..grants.grant import Decision
 from ..sessions import Session
+from .records import Object
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,6 @@ from sqlalchemy.engine import Connection
 
 from bus import IdempotencyConflict, Unauthenticated
 
-from ..chain.records import Entry, Object, World, after
 from ..grants.grant import Decision, decide
 from ..grants.policy import DENIED
 from ..sessions import Session
@@ -36,6 +35,7 @@ from .operations import (
     Reservation,
     Reserved,
 )
+from .records import Entry, Object, World, after
 
 __all__ = ["Receipt", "Transaction", "insert_missing", "receipt_of"]
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from skills import Context, Directory, Done, Failed, Outcome, PlannedEffect, canonical
 from skills.redaction import redact_labelled
 
-from ..chain import records
 from ..grants.policy import HostPolicy
-from ..ledger.events import Reports
+from ..ledger import records
 from ..ledger.ledger import Ledger
 from ..ledger.operations import Fenced, Reserved
 from ..ledger.tasks import Named
 from . import outcomes
+from .events import Reports
 from .outcomes import Ran
 from .planned import Planned, traced
 from .runs import Canceled, Run

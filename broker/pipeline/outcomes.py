@@ -6,10 +6,10 @@ from typing import Any
 
 from skills import EffectStatus, Plan, PlannedEffect, canonical
 
-from ..chain import records
-from ..chain.records import EffectRecord, Object
 from ..grants.grant import Decision
+from ..ledger import records
 from ..ledger.operations import Reserved
+from ..ledger.records import EffectRecord, Object
 
 CANCELED = "canceled"
 

@@ -15,25 +15,25 @@ from bus import (
 )
 from skills import Catalog, PlannedEffect, Skill, canonical
 
-from ..agent.answering import Answering
-from ..agent.waits import Waits
-from ..chain import records
-from ..chain.records import Object
 from ..grants.facts import Facts
 from ..grants.grant import decide, oversees, sees
 from ..grants.policy import UNRESTRICTED, HostPolicy
+from ..ledger import records
 from ..ledger.ledger import Ledger
 from ..ledger.operations import Begun, Closing, Denied, Fenced, Receipt
+from ..ledger.records import Object, transition_of
 from ..ledger.tasks import Named, Task
 from ..sessions import Session
 from ..worktrees.worktrees import Worktrees
 from . import outcomes
+from .answering import Answering
 from .execution import Execution
 from .leases import EVENTS_KEPT, Leases, Steps
 from .outcomes import Ran
-from .planned import DEFAULT_DEADLINE, LONG, Asked, Planned, is_long, plan_call, task_id, transition_of
+from .planned import DEFAULT_DEADLINE, LONG, Asked, Planned, is_long, plan_call, task_id
 from .recovery import Recovery
 from .runs import Canceled, Run, Wakes
+from .waits import Waits
 
 __all__ = ["DEFAULT_DEADLINE", "EVENTS_KEPT", "LONG", "Asked", "Pipeline", "task_id"]
 

@@ -5,7 +5,6 @@ import logging
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -24,16 +23,18 @@ from skills import (
     canonical,
 )
 
-from ..agent.parameters import ROOT_TASK
-from ..chain import records
-from ..chain.records import Object
+from ..ledger import records
 from ..ledger.operations import Call
+from ..ledger.records import Object, transition_of
 from ..sessions import Session
 from . import outcomes
 from .outcomes import Ran
 
 MAX_INPUT = 1 << 20
 DEFAULT_DEADLINE = 60.0
+ROOT_TASK = "a2a-root-task"
+"""The header that names the task that a call is part of."""
+
 LONG = 600.0
 """Seconds. A skill that may run for longer is long: its requests are acknowledged once the ledger has them."""
 
@@ -214,16 +215,6 @@ def plan_call(asked: Asked, skill: Skill) -> Planned:
 def is_long(contract: Contract) -> bool:
     """Whether a call may take longer than its request may stay unacknowledged."""
     return contract.deadline > LONG
-
-
-@lru_cache(maxsize=1024)
-def _transition(contract: bytes) -> Object:
-    return Object(records.TRANSITION, contract)
-
-
-def transition_of(contract: Contract) -> Object:
-    """The contract as the object that log entries name as the transition they ran."""
-    return _transition(canonical.encode(contract.model_dump(mode="json")))
 
 
 def traced(error: BaseException) -> str:

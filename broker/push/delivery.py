@@ -13,11 +13,11 @@ from bus.webhook import WebhookFailed, Webhooks
 
 from ..agent.signing import SigningKey
 from ..agent.streams import Sent
+from ..ledger.push_configs import TAKEN, PushConfig
+from ..ledger.push_outbox import Due, Key, Outbox
 from ..ledger.watch import LedgerUnavailable
 from ..pipeline.pipeline import EVENTS_KEPT, Pipeline
-from .configs import TAKEN, PushConfig
 from .notice import body_of, headers_of, notices
-from .outbox import Due, Key, Outbox
 
 POLL = 0.25
 """Seconds between two looks at what is due."""

@@ -9,11 +9,11 @@ from jwt.utils import base64url_encode
 
 from bus import MEDIA_TYPE, VERSION
 
-from ..agent import answers
+from .. import answers
 from ..agent.signing import SigningKey
 from ..agent.streams import Sent
+from ..ledger.push_configs import BEFORE, PushConfig
 from ..ledger.tasks import Event, Task
-from .configs import BEFORE, PushConfig
 
 SIGNATURE = "X-Skillbus-Signature"
 """The header that holds the signature: a JWT for this URL and this body."""

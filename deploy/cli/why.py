@@ -101,7 +101,7 @@ def _as_json(walk: "Walk") -> dict[str, Any]:
 
 def _is_told(task: dict[str, Any], receipt: "Receipt") -> bool:
     """Whether a task is what the agent answers for this call, word for word."""
-    from broker.agent.answers import finished
+    from broker.answers import finished
 
     told = json.loads(orjson.dumps(finished(receipt)))
     return all(task.get(name) == value for name, value in told.items())

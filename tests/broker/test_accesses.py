@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from broker.chain import records
 from broker.chain.provenance import Provenance
 from broker.chain.replay import Replay
+from broker.ledger import records
 from broker.ledger.ledger import Ledger
 from broker.pipeline.pipeline import Asked, Pipeline
 from broker.sessions import Session

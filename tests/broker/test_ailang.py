@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
-from broker.agent import answers
-from broker.chain import records
+from broker import answers
 from broker.chain.provenance import Provenance
 from broker.chain.replay import Replay
 from broker.grants.grant import PRESETS, Grant, sees
-from broker.ledger import schema
+from broker.ledger import records, schema
 from broker.ledger.ledger import Ledger
 from broker.ledger.settlement import Receipt
 from broker.pipeline.pipeline import Asked, Pipeline

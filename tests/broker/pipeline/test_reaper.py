@@ -355,7 +355,7 @@ async def test_streams_of_a_long_task_are_accepted_once_they_have_begun(house: H
 async def test_no_request_waits_long_for_a_worktree(
     pipeline: Pipeline, worktrees: Worktrees, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.agent.waits.LONG", 0.1)
+    monkeypatch.setattr("broker.pipeline.waits.LONG", 0.1)
     await worktrees.create("ep1")
     async with worktrees.hold("ep1"):
         with pytest.raises(Unavailable, match="worktree was not free") as caught:

@@ -19,9 +19,10 @@ from broker.chain.replay import Replay
 from broker.grants.grant import Grant
 from broker.grants.policy import HostPolicy
 from broker.ledger.ledger import Ledger
+from broker.ledger.records import transition_of
 from broker.ledger.waiters import Waiter
 from broker.pipeline.pipeline import Asked, Pipeline
-from broker.pipeline.planned import task_id, transition_of
+from broker.pipeline.planned import task_id
 from broker.pipeline.reaper import Reaper
 from broker.pipeline.recovery import PATIENCE
 from broker.sessions import Credential, mint
@@ -412,7 +413,7 @@ async def test_a_clock_that_is_set_takes_no_call_from_a_living_worker(
 async def test_a_call_of_a_worker_that_is_gone_is_taken_over_a_lease_after_the_clock_was_set(
     site: Site, once: Skill, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.agent.waits.SETTLE", 0.0)
+    monkeypatch.setattr("broker.pipeline.waits.SETTLE", 0.0)
     await site.leave(once)
     house = site.worker([once])
     site.ahead += 3600

@@ -15,9 +15,9 @@ from google.protobuf.json_format import ParseDict
 from broker.agent.signing import SigningKey
 from broker.ledger.database import Database
 from broker.ledger.ledger import Ledger
+from broker.ledger.push_configs import PushConfig
 from broker.pipeline.pipeline import Pipeline, task_id
 from broker.push import delivery as push_delivery
-from broker.push.configs import PushConfig
 from broker.push.notice import TYPE
 from broker.sessions import Credential
 from bus import Backoff

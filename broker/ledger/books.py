@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
-from ..ledger import schema
+from . import schema
 from .records import World
 
 Amounts = dict[tuple[str, str], int]

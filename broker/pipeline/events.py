@@ -9,9 +9,9 @@ import orjson
 
 from bus import Unavailable
 
-from ..agent.answers import moment, status_message
-from .ledger import Ledger
-from .operations import Call, Fenced, Progress
+from ..answers import moment, status_message
+from ..ledger.ledger import Ledger
+from ..ledger.operations import Call, Fenced, Progress
 
 INTERVAL = 0.1
 """Seconds between two reports of progress; those that come faster are left out, the newest is not."""

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.chain import records
-from broker.chain.records import EffectRecord, Entry, Object, OutputTooLarge, World
+from broker.ledger import records
+from broker.ledger.records import EffectRecord, Entry, Object, OutputTooLarge, World
 from skills import canonical
 from skills.canonical import ref
 from tests.vectors import parametrize

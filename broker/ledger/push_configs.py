@@ -6,8 +6,8 @@ from typing import Any
 from sqlalchemy import func, select
 from sqlalchemy.engine import Connection, RowMapping
 
-from ..ledger import schema
-from ..ledger.database import Database
+from . import schema
+from .database import Database
 
 TAKEN = "taken"
 """The outcome of a config whose receiver has taken everything."""

@@ -24,7 +24,7 @@ from tests.bus.test_destination import PUBLIC, Names
 
 from ..conftest import Effects
 from ..house import House
-from .receivers import asking, house_with_push
+from ..push.receivers import asking, house_with_push
 
 URL = "https://hooks.example/secret-path"
 SECRETS = {"token": "hush-token", "authentication": {"scheme": "Bearer", "credentials": "hush-credentials"}}

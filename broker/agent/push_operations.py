@@ -10,10 +10,10 @@ import orjson
 from bus import InvalidParams, Reply, Request, TaskNotFound
 from bus.destination import DestinationRefused, Policy, Unresolved
 
-from ..agent.parameters import member, number, text
+from ..ledger.push_configs import BEFORE, PushConfig, PushConfigs, TooMany
 from ..ledger.tasks import Task
 from ..sessions import Session
-from .configs import BEFORE, PushConfig, PushConfigs, TooMany
+from .parameters import member, number, text
 
 PAGE = 50
 MOST = 100

@@ -8,11 +8,11 @@ import pytest
 from a2a.types import StreamResponse
 from google.protobuf.json_format import ParseDict
 
-from broker.ledger.events import MAX_CHUNK, Reports
 from broker.ledger.ledger import Ledger
 from broker.ledger.operations import Call, Progress
 from broker.ledger.settlement import KEPT_EVENTS
 from broker.ledger.tasks import Event, chunks_of
+from broker.pipeline.events import MAX_CHUNK, Reports
 from broker.pipeline.pipeline import Asked, Pipeline, task_id
 from broker.sessions import Session
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
 
-from skills import canonical
+from skills import Contract, canonical
 from skills.canonical import ref
 
 SEMANTICS_EPOCH = 1
@@ -211,3 +212,13 @@ def compose_output(body: Mapping[str, Any], plan_ref: str, effects: Sequence[tup
     if len(payload) > MAX_OUTPUT:
         raise OutputTooLarge(f"the output is {len(payload)} bytes; the limit is {MAX_OUTPUT}")
     return Object(OUTPUT, payload)
+
+
+@lru_cache(maxsize=1024)
+def _transition(contract: bytes) -> Object:
+    return Object(TRANSITION, contract)
+
+
+def transition_of(contract: Contract) -> Object:
+    """The contract as the object that log entries name as the transition they ran."""
+    return _transition(canonical.encode(contract.model_dump(mode="json")))

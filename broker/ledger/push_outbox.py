@@ -11,9 +11,9 @@ from typing import Any
 from sqlalchemy import false, or_, select
 from sqlalchemy.engine import Connection
 
-from ..ledger import schema
-from ..ledger.database import Database
-from .configs import PushConfig, config_of
+from . import schema
+from .database import Database
+from .push_configs import PushConfig, config_of
 
 _config, _call = schema.push_configs.c, schema.calls.c
 _OPEN = _config.ended_at.is_(None)

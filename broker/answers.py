@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from ..chain.records import invocation_id
-from ..ledger.operations import Receipt
-from ..ledger.tasks import Task
+from .ledger.operations import Receipt
+from .ledger.records import invocation_id
+from .ledger.tasks import Task
 
 
 def moment(seconds: float) -> str:

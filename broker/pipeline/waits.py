@@ -9,16 +9,16 @@ from dataclasses import replace
 from bus import DeadlineExceeded, SandboxUnavailable, Unavailable
 from skills import Directory, PlannedEffect
 
-from ..chain.records import Object
 from ..grants.facts import Facts
 from ..ledger.ledger import Ledger
 from ..ledger.operations import Busy, Claim, Closing, Denied, Receipt, Reserved
+from ..ledger.records import Object
 from ..ledger.watch import LedgerUnavailable
-from ..pipeline import outcomes
-from ..pipeline.leases import Steps
-from ..pipeline.planned import LONG, Planned
-from ..pipeline.runs import Run
 from ..worktrees.worktrees import WorktreeError, Worktrees
+from . import outcomes
+from .leases import Steps
+from .planned import LONG, Planned
+from .runs import Run
 
 SETTLE = 3.0
 """Seconds that nobody takes a call over after the ledger was away, or a lease if that is longer."""

@@ -8,10 +8,10 @@ import orjson
 
 from bus import BusError, InvalidAgentResponse, InvalidParams
 
+from .. import answers
 from ..ledger.ledger import Ledger
 from ..ledger.tasks import Task
 from ..ledger.waiters import Waiter
-from . import answers
 
 Answer = Callable[[str, str, bytes | BusError], Awaitable[bool]]
 """Answers at an address, to an operation, with a body or an error; False when nobody is there any more.
