@@ -21,7 +21,7 @@ signal.pause()
 WORKER = """
 import asyncio, sys
 from pathlib import Path
-from broker.worktrees import Worktrees
+from broker import Worktrees
 from skills.process import run_process
 
 async def main():
