@@ -13,6 +13,11 @@ BELOW = {
     "broker": {"bus", "skills"},
     "deploy": {"bus", "skills", "broker"},
 }
+INSIDE = {
+    "bus": ("amqp", "memory", "client", "server", "dead", "discovery", "sdk"),
+    "broker": ("grants", "sessions", "worktrees", "ledger", "answers", "pipeline", "chain", "agent", "push"),
+}
+"""The parts of a package, each standing on those before it."""
 AMQP = {"aio_pika", "aiormq", "pamqp"}
 AMQP_ADAPTER = "bus.amqp"
 A2A = "a2a"
@@ -63,6 +68,26 @@ def faults(root: Path) -> Iterator[str]:
 
 def test_no_package_imports_upward() -> None:
     assert list(faults(ROOT)) == []
+
+
+@pytest.mark.parametrize("package", INSIDE)
+def test_a_part_imports_only_those_before_it(package: str) -> None:
+    order = INSIDE[package]
+    found = set()
+    for place, part in enumerate(order):
+        folder = ROOT / package / part
+        for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [folder.with_suffix(".py")]:
+            module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            for line, imported in imports(path, module):
+                above = [other for other in order[place + 1 :] if within(imported, f"{package}.{other}")]
+                found |= {f"{path.relative_to(ROOT)}:{line} imports {imported}" for _ in above}
+    assert found == set()
+
+
+def test_every_part_stands_somewhere() -> None:
+    for package, order in INSIDE.items():
+        folders = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+        assert folders <= set(order)
 
 
 def test_every_package_is_looked_at() -> None:
