@@ -27,7 +27,7 @@ BOUND = 0.5
 
 
 async def growth(call: Callable[[int], Awaitable[None]], settled: Callable[[], bool], calls: int) -> float:
-    """Blocks a call that are not given back over so many calls, after a warm-up of half as many."""
+    """Blocks a call that are not given back over so many calls, after a warm-up of as many, which fills the caches."""
     numbers = itertools.count()
 
     async def some(count: int) -> int:
@@ -42,7 +42,7 @@ async def growth(call: Callable[[int], Awaitable[None]], settled: Callable[[], b
         gc.collect()
         return sys.getallocatedblocks()
 
-    before = await some(calls // 2)
+    before = await some(calls)
     return (await some(calls) - before) / calls
 
 
