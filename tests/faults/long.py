@@ -15,8 +15,8 @@ OBJECT: dict[str, Any] = {"type": "object"}
 async def _long(effect: PlannedEffect, context: Context) -> Outcome:
     """Writes a mark when it begins, and one when it ends in order; the file `go` lets it end."""
     marks, go = Path(effect.payload["marks"]), Path(effect.payload["go"])
+    await context.progress("under way", 0.5)  # before the mark: a test that sees it may take the ledger away
     _mark(marks, "begun")
-    await context.progress("under way", 0.5)
     try:
         while not go.exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(0.02)
