@@ -16,21 +16,13 @@ from .duration import parse_wait
 from .envelope import Envelope
 from .failure import Code, Failure, failure_of
 from .options import (
-    AgentName,
-    AmqpUrl,
-    ConfigFile,
     JsonOut,
-    LedgerPath,
-    Packs,
-    Prefix,
     Quiet,
     Raw,
+    ReadSettings,
     SessionFile,
-    StateDir,
     Strict,
-    ToolsDirs,
-    WorkspacesDir,
-    settings_from,
+    with_settings,
 )
 from .reports import Reports
 from .work import perform
@@ -51,6 +43,7 @@ NEWEST = 20
 """Tasks among which that of an interrupted call is looked for."""
 
 
+@with_settings
 def call(
     skill: Annotated[str, typer.Argument(metavar="SKILL", help="The skill's id: `skillbus skills` lists them.")],
     arg: Annotated[
@@ -90,15 +83,8 @@ def call(
     quiet: Quiet = False,
     strict: Strict = False,
     session: SessionFile = None,
-    amqp_url: AmqpUrl = None,
-    agent: AgentName = None,
-    prefix: Prefix = None,
-    config: ConfigFile = None,
-    state_dir: StateDir = None,
-    ledger: LedgerPath = None,
-    workspaces: WorkspacesDir = None,
-    pack: Packs = None,
-    tools: ToolsDirs = None,
+    *,
+    read_settings: ReadSettings,
 ) -> None:
     """Call a skill and show what came of it.
 
@@ -126,10 +112,7 @@ def call(
         **({"contextId": context} if context is not None else {}),
     }
     credential = find_credential(session)
-    settings = settings_from(
-        config, amqp_url=amqp_url, agent=agent, prefix=prefix,
-        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
-    )  # fmt: skip
+    settings = read_settings()
     if detach and settings.amqp_url is None:
         raise Failure("--detach needs a worker: name the broker with --amqp-url; a call in this process ends with it")
     follow = (sys.stderr.isatty() if follow is None else follow) and not quiet and not detach

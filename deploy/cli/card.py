@@ -9,17 +9,9 @@ from . import screen
 from .credential import find_credential
 from .failure import Code, Failure
 from .options import (
-    AgentName,
-    AmqpUrl,
-    ConfigFile,
-    LedgerPath,
-    Packs,
-    Prefix,
+    ReadSettings,
     SessionFile,
-    StateDir,
-    ToolsDirs,
-    WorkspacesDir,
-    settings_from,
+    with_settings,
 )
 from .work import perform
 
@@ -30,6 +22,7 @@ if TYPE_CHECKING:
 MAX_FILE = 1 << 20
 
 
+@with_settings
 def card(
     verify: Annotated[bool, typer.Option("--verify", help="Check the card's signature first.")] = False,
     keys: Annotated[
@@ -40,15 +33,8 @@ def card(
         bool, typer.Option("--jwks", help="Print the public half of this machine's signing key as a JWK set.")
     ] = False,
     session: SessionFile = None,
-    amqp_url: AmqpUrl = None,
-    agent: AgentName = None,
-    prefix: Prefix = None,
-    config: ConfigFile = None,
-    state_dir: StateDir = None,
-    ledger: LedgerPath = None,
-    workspaces: WorkspacesDir = None,
-    pack: Packs = None,
-    tools: ToolsDirs = None,
+    *,
+    read_settings: ReadSettings,
 ) -> None:
     """Print the agent card as this session sees it.
 
@@ -65,10 +51,7 @@ def card(
     if keys is not None and not verify:
         raise Failure("--keys is for --verify")
     credential = None if jwks else find_credential(session)
-    settings = settings_from(
-        config, amqp_url=amqp_url, agent=agent, prefix=prefix,
-        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
-    )  # fmt: skip
+    settings = read_settings()
     if credential is None:
         screen.say_json(_own_keys(settings))
         return

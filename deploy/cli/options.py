@@ -1,8 +1,11 @@
 """The options that several commands share, and the settings and the ledger they lead to."""
 
+import inspect
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import wraps
+from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -90,6 +93,40 @@ def settings_from(config: Path | None, **flags: Any) -> "Settings":
         return Settings(config, **{name: value for name, value in flags.items() if value not in (None, [])})
     except SettingsError as error:
         raise Failure("; ".join(error.lines)) from None
+
+
+ReadSettings = Callable[[], "Settings"]
+"""The settings of a command that is `with_settings`. Raises Failure."""
+
+_SHARED: dict[str, tuple[str, Any]] = {
+    "amqp_url": ("amqp_url", AmqpUrl),
+    "agent": ("agent", AgentName),
+    "prefix": ("prefix", Prefix),
+    "config": ("config", ConfigFile),
+    "state_dir": ("state_dir", StateDir),
+    "ledger": ("ledger", LedgerPath),
+    "workspaces": ("workspaces", WorkspacesDir),
+    "pack": ("packs", Packs),
+    "tools": ("tools_dirs", ToolsDirs),
+}
+"""By parameter: the setting that it gives, and its option."""
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command that calls an agent the options for it, and their settings as `read_settings`."""
+    signature = inspect.signature(command)
+    own = [each for each in signature.parameters.values() if each.name != "read_settings"]
+    shared = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=a) for name, (_, a) in _SHARED.items()]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        flags = {setting: given.pop(name) for name, (setting, _) in _SHARED.items()}
+        config = flags.pop("config")
+        command(**given, read_settings=lambda: settings_from(config, **flags))
+
+    run.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in (*own, *shared)}
+    return run
 
 
 def ledger_is_here(settings: "Settings") -> bool:

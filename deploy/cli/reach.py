@@ -38,10 +38,14 @@ async def reach(settings: "Settings", credential: "Credential") -> AsyncIterator
         for problem in house.catalog.problems:
             screen.warn(str(problem))
         try:
-            async with await house.serve(broker), await _connect(settings, credential, broker) as client:
-                yield client
+            server = await house.serve(broker)
+            try:
+                async with await _connect(settings, credential, broker) as client:
+                    yield client
+            finally:
+                await server.stop(GRACE)
         finally:
-            await house.close(GRACE)
+            await house.close()
 
 
 async def _connect(settings: "Settings", credential: "Credential", target: bus.Target) -> bus.Client:

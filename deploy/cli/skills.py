@@ -9,19 +9,11 @@ from . import screen
 from .credential import find_credential
 from .failure import Failure
 from .options import (
-    AgentName,
-    AmqpUrl,
-    ConfigFile,
     Json,
-    LedgerPath,
-    Packs,
-    Prefix,
+    ReadSettings,
     SessionFile,
-    StateDir,
-    ToolsDirs,
-    WorkspacesDir,
     ledger_is_here,
-    settings_from,
+    with_settings,
 )
 from .work import perform
 
@@ -35,6 +27,7 @@ SHORT = 60
 SCHEMAS = "urn:skillbus:a2a-extension:skill-schemas:v1"
 
 
+@with_settings
 def skills(
     name: Annotated[str | None, typer.Argument(metavar="SKILL", help="Show this one's contract.")] = None,
     verbose: Annotated[
@@ -42,15 +35,8 @@ def skills(
     ] = False,
     as_json: Json = False,
     session: SessionFile = None,
-    amqp_url: AmqpUrl = None,
-    agent: AgentName = None,
-    prefix: Prefix = None,
-    config: ConfigFile = None,
-    state_dir: StateDir = None,
-    ledger: LedgerPath = None,
-    workspaces: WorkspacesDir = None,
-    pack: Packs = None,
-    tools: ToolsDirs = None,
+    *,
+    read_settings: ReadSettings,
 ) -> None:
     """List the skills that the session sees, or show one of them.
 
@@ -60,10 +46,7 @@ def skills(
     skillbus skills --json | jq -r '.[].id'
     """
     credential = find_credential(session)
-    settings = settings_from(
-        config, amqp_url=amqp_url, agent=agent, prefix=prefix,
-        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
-    )  # fmt: skip
+    settings = read_settings()
     seen = perform(_seen(settings, credential))
     if name is not None:
         found = next((skill for skill in seen if skill["id"] == name), None)

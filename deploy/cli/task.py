@@ -17,22 +17,14 @@ from .duration import parse_wait, write_duration
 from .envelope import SHOWN
 from .failure import Code, Failure
 from .options import (
-    AgentName,
-    AmqpUrl,
-    ConfigFile,
     Json,
     JsonOut,
-    LedgerPath,
-    Packs,
-    Prefix,
     Quiet,
     Raw,
+    ReadSettings,
     SessionFile,
-    StateDir,
     Strict,
-    ToolsDirs,
-    WorkspacesDir,
-    settings_from,
+    with_settings,
 )
 from .reports import Reports, text_of
 from .work import perform
@@ -57,6 +49,7 @@ TaskId = Annotated[str, typer.Argument(metavar="ID", help="The task's id: `skill
 
 
 @app.command("list")
+@with_settings
 def list_tasks(
     status: Annotated[
         str | None, typer.Option("--status", metavar="STATE", help=f"Those in this state alone: {', '.join(STATES)}.")
@@ -66,15 +59,8 @@ def list_tasks(
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
     as_json: Json = False,
     session: SessionFile = None,
-    amqp_url: AmqpUrl = None,
-    agent: AgentName = None,
-    prefix: Prefix = None,
-    config: ConfigFile = None,
-    state_dir: StateDir = None,
-    ledger: LedgerPath = None,
-    workspaces: WorkspacesDir = None,
-    pack: Packs = None,
-    tools: ToolsDirs = None,
+    *,
+    read_settings: ReadSettings,
 ) -> None:
     """List the tasks of the session's episode, those that changed last first.
 
@@ -84,10 +70,7 @@ def list_tasks(
     skillbus task list --json | jq -r '.[].id'
     """
     credential = find_credential(session)
-    settings = settings_from(
-        config, amqp_url=amqp_url, agent=agent, prefix=prefix,
-        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
-    )  # fmt: skip
+    settings = read_settings()
     wanted = {"status": _state(status)} if status is not None else {}
     wanted |= {"contextId": context} if context is not None else {}
     tasks, total = perform(_list(settings, credential, wanted, None if everything else limit))
@@ -104,19 +87,13 @@ def list_tasks(
 
 
 @app.command("show")
+@with_settings
 def show(
     task_id: TaskId,
     as_json: Json = False,
     session: SessionFile = None,
-    amqp_url: AmqpUrl = None,
-    agent: AgentName = None,
-    prefix: Prefix = None,
-    config: ConfigFile = None,
-    state_dir: StateDir = None,
-    ledger: LedgerPath = None,
-    workspaces: WorkspacesDir = None,
-    pack: Packs = None,
-    tools: ToolsDirs = None,
+    *,
+    read_settings: ReadSettings,
 ) -> None:
     """Show a task as it is: its state, what was asked, and what came of it.
 
@@ -125,10 +102,7 @@ def show(
     skillbus task show $task --json | jq -r .status.state
     """
     credential = find_credential(session)
-    settings = settings_from(
-        config, amqp_url=amqp_url, agent=agent, prefix=prefix,
-        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
-    )  # fmt: skip
+    settings = read_settings()
     task = perform(_show(settings, credential, task_id))
     if as_json:
         screen.say_json(task)
@@ -158,6 +132,7 @@ def show(
 
 
 @app.command("follow")
+@with_settings
 def follow(
     task_id: TaskId,
     after: Annotated[
@@ -171,15 +146,8 @@ def follow(
     quiet: Quiet = False,
     strict: Strict = False,
     session: SessionFile = None,
-    amqp_url: AmqpUrl = None,
-    agent: AgentName = None,
-    prefix: Prefix = None,
-    config: ConfigFile = None,
-    state_dir: StateDir = None,
-    ledger: LedgerPath = None,
-    workspaces: WorkspacesDir = None,
-    pack: Packs = None,
-    tools: ToolsDirs = None,
+    *,
+    read_settings: ReadSettings,
 ) -> None:
     """Follow a task to its end: its reports on the standard error, then its result as `skillbus call` prints it.
 
@@ -196,10 +164,7 @@ def follow(
         raise Failure("--json prints every event: leave out --json-out, --raw and --quiet")
     seconds = parse_wait(timeout, option="--timeout")
     credential = find_credential(session)
-    settings = settings_from(
-        config, amqp_url=amqp_url, agent=agent, prefix=prefix,
-        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
-    )  # fmt: skip
+    settings = read_settings()
     reports = Reports(shown=not (quiet or as_json))
     response = perform(_follow(settings, credential, task_id, after, seconds, reports, as_json=as_json))
     if strict or not as_json:
@@ -207,20 +172,14 @@ def follow(
 
 
 @app.command("cancel")
+@with_settings
 def cancel(
     task_id: TaskId,
     timeout: Annotated[str, typer.Option("--timeout", help="How long to wait until it has ended.")] = "60s",
     as_json: Json = False,
     session: SessionFile = None,
-    amqp_url: AmqpUrl = None,
-    agent: AgentName = None,
-    prefix: Prefix = None,
-    config: ConfigFile = None,
-    state_dir: StateDir = None,
-    ledger: LedgerPath = None,
-    workspaces: WorkspacesDir = None,
-    pack: Packs = None,
-    tools: ToolsDirs = None,
+    *,
+    read_settings: ReadSettings,
 ) -> None:
     """Cancel a task, and the tasks that are part of it; wait until it has ended.
 
@@ -233,10 +192,7 @@ def cancel(
     """
     seconds = parse_wait(timeout, option="--timeout")
     credential = find_credential(session)
-    settings = settings_from(
-        config, amqp_url=amqp_url, agent=agent, prefix=prefix,
-        state_dir=state_dir, ledger=ledger, workspaces=workspaces, packs=pack, tools_dirs=tools,
-    )  # fmt: skip
+    settings = read_settings()
     task = perform(_cancel(settings, credential, task_id, seconds))
     if as_json:
         screen.say_json(task)

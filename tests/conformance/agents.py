@@ -1,6 +1,7 @@
 """The two agents that the operations are tried on: the one of the skills, with its ledger, and one of the SDK."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -39,7 +40,7 @@ AGENT = "sample"
 OWN, STRANGER = "alice", "bob"
 
 
-class Stand:
+class Stand(ABC):
     """An agent that is served on a stage, and its callers. `waiting` is set while a call waits to be cancelled."""
 
     kind: str
@@ -62,19 +63,22 @@ class Stand:
     async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
+    @abstractmethod
     async def _serve(self) -> None:
-        raise NotImplementedError
+        """Begin to serve."""
 
+    @abstractmethod
     def _authorize(self, who: str) -> bus.Authorize:
-        raise NotImplementedError
+        """What vouches for the requests of one caller."""
 
     def message(self, what: str, **more: Any) -> dict[str, Any]:
         """A message that has the agent do `what`: work, wait, refuse; and more, which only the SDK's agent knows."""
         self._messages += 1
         return {"messageId": f"m-{self._messages}", "role": "ROLE_USER", **self._asking(what), **more}
 
+    @abstractmethod
     def _asking(self, what: str) -> dict[str, Any]:
-        raise NotImplementedError
+        """The part of a message that says what to do."""
 
     async def caller(self, client: str, who: str = OWN) -> callers.Caller:
         """Who calls it with the `native` client, or with the SDK's."""
