@@ -146,10 +146,10 @@ def _credential(environ: Mapping[str, str]) -> list[Finding]:
             continue
         if re.fullmatch(r"[0-9A-Fa-f]{64}", value):
             return [well("credential", f"in {name}")]
-        path = Path(value).expanduser()
         try:
+            path = Path(value).expanduser()
             found = path.stat()
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "no path"
             fix = f"let {name} name the file that `skillbus session new … --out FILE` wrote"
             # The value itself is never repeated: it may be a credential with a slip in it.

@@ -10,7 +10,7 @@ import typer
 
 from . import screen
 from .failure import Code, Failure
-from .options import ConfigFile, Json, StateDir, settings_from
+from .options import ConfigFile, Json, StateDir, expanded, settings_from
 
 if TYPE_CHECKING:
     from skills.host.index import Document, Index
@@ -159,8 +159,7 @@ def _opened(
     settings = settings_from(config, state_dir=state_dir)
     table = settings.tools.get("kb")
     context = BackendContext("kb", table if isinstance(table, dict) else {}, os.environ)
-    file = kb or Path(context.option("file") or settings.state_dir / INDEX)
-    file = file.expanduser()
+    file = expanded(kb or Path(context.option("file") or settings.state_dir / INDEX))
     if (must_exist or not make) and not file.exists():
         raise Failure(f"there is no index {file} yet: `skillbus kb add DIR` makes it; --kb names another")
     if make and file.parent == settings.state_dir:
@@ -176,7 +175,7 @@ def _meant(target: str, known: "list[Document]") -> "list[Document]":
     """A folder's documents, else those of a file, else the one with that name. Raises Failure."""
     from skills import legible
 
-    path = legible(str(Path(target).expanduser().absolute().resolve()))
+    path = legible(str(expanded(Path(target)).absolute().resolve()))
     found = [each for each in known if _folder(each) == path] or [each for each in known if _file(each) == path]
     if found:
         return found

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .failure import Failure
+from .options import expanded
 
 if TYPE_CHECKING:
     from broker.ledger.ledger import Ledger
@@ -33,7 +34,7 @@ class Opening:
     def __init__(self, worktrees: "Worktrees", session: "Session", *, repo: Path | None, branch: str | None) -> None:
         self._worktrees = worktrees
         self._session = session
-        self._repo = None if repo is None else repo.expanduser().absolute()
+        self._repo = None if repo is None else expanded(repo).absolute()
         self._branch = branch or f"skillbus/{session.episode}"
         self._branch_named = branch is not None
         self._path = worktrees.path(session.episode)
@@ -41,7 +42,7 @@ class Opening:
     async def check(self, out: Path | None) -> None:
         """Everything that can be known to fail before it is begun. Raises Failure."""
         if out is not None:
-            self._check_out(out.expanduser())
+            self._check_out(expanded(out))
         if self._path.is_symlink() or (self._path.exists() and not self._path.is_dir()):
             raise Failure(f"{self._path} is no folder: remove it, or name another episode")
         if self._repo is None:
@@ -64,7 +65,7 @@ class Opening:
         branch = None if self._repo is None else self._branch
         with ExitStack() as undo:
             if out is not None:
-                self._write(out.expanduser(), credential, undo)
+                self._write(expanded(out), credential, undo)
             async with self._worktrees.creating(self._session.episode, repo=self._repo, branch=branch):
                 await ledger.add_session(self._session)
             undo.pop_all()

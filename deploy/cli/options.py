@@ -129,6 +129,14 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     return run
 
 
+def expanded(path: Path) -> Path:
+    """A path that was given, with a user's home in place of its `~`. Raises Failure."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise Failure(f"{path} begins with the home of a user who is not known here") from None
+
+
 def ledger_is_here(settings: "Settings") -> bool:
     """Whether the file of the ledger exists."""
     return Path(settings.ledger).is_file()

@@ -97,6 +97,8 @@ def test_presets_and_grants_add_up(skillbus: Skillbus) -> None:
         (["ep1", "-g", "x"], 'invalid --grant "x": want EFFECT=SCOPE:BUDGET'),
         (["ep1", "-g", "A=b:-1"], "budget must not be negative"),
         (["ep1"], "no grants"),
+        (["ep1", "--preset", "workspace", "--out", "~nobody-here/x"], "home of a user who is not known"),
+        (["ep1", "--preset", "workspace", "--repo", "~nobody-here/x"], "home of a user who is not known"),
         (["ep1", "--preset", "all"], "no preset 'all'"),
         (["ep1", "-g", "A=b:1", "--budget", "3"], "--budget is for a --preset"),
         (["ep1", "--preset", "workspace", "--budget", "99999999999999999999"], "--budget"),
